@@ -1,4 +1,4 @@
-"""python.py - the Python host: examples/python/dil.py on NumPy arrays and on
+"""python.py - the Python host: examples/python/dil/__init__.py on NumPy arrays and on
 DLPack tensors. Prints `ok NAME` or `not ok NAME` a test."""
 
 import copy
@@ -7,13 +7,11 @@ import pickle
 import subprocess
 import sys
 import threading
-import traceback
 import types
 
 import numpy
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                                "..", "..", "examples", "python"))
+from cases import fails, off, run_tests
 import dil
 import longnet
 
@@ -44,20 +42,6 @@ def dense(q, k, v):
     total = weights.sum(-1, keepdims=True)
     o = numpy.einsum("bhij,bjhd->bihd", weights / total, v)
     return o, (numpy.log(total) + top)[..., 0]
-
-
-def off(a, b):
-    return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
-
-
-def fails(status, words, call, *args, **named):
-    try:
-        call(*args, **named)
-    except dil.Error as error:
-        assert error.status == status, error.status
-        assert words in str(error), str(error)
-        return
-    raise AssertionError("nothing was raised")
 
 
 class OnlyDlpack:
@@ -397,7 +381,8 @@ def test_tables_are_of_bool():
 def test_a_missing_library_is_told():
     lost = subprocess.run([sys.executable, "-c", "import dil"], text=True,
                           env=dict(os.environ, DIL_LIBRARY="/nosuch/libdil.so",
-                                   PYTHONPATH=os.path.dirname(dil.__file__)),
+                                   PYTHONPATH=os.path.dirname(
+                                       os.path.dirname(dil.__file__))),
                           capture_output=True)
     assert "DIL_LIBRARY names the libdil.so of a build" in lost.stderr
 
@@ -435,20 +420,5 @@ def test_threads_run_at_once():
     assert not wrong
 
 
-def main():
-    bad = 0
-    for name, test in sorted(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test()
-            print("ok", name[5:])
-        except Exception:
-            traceback.print_exc(file=sys.stdout)
-            print("not ok", name[5:])
-            bad = 1
-    return bad
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(globals()))

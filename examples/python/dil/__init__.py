@@ -1,9 +1,10 @@
 """dil from Python: patterns of attention, compiled and run on arrays.
 
-One file, ctypes alone. Tensors are NumPy arrays or anything with `__dlpack__`
-(PyTorch, CuPy, JAX, ...); nothing is copied. The interpreter's lock is free
-while dil works, and a mistake is a `dil.Error` with dil's own text, caret lines
-included.
+One file, ctypes alone: it works without the rest of this package. Tensors are
+NumPy arrays or anything with `__dlpack__` (PyTorch, CuPy, JAX, ...); nothing is
+copied. The interpreter's lock is free while dil works, and a mistake is a
+`dil.Error` with dil's own text, caret lines included. `import dil.torch` has
+functions that PyTorch's autograd knows.
 
     import dil, numpy
     kernel = dil.Program(path="longnet.dil").kernel()
@@ -15,8 +16,9 @@ With `backward=True` the kernel has gradients:
     o, lse = kernel(q, k, v, lse=True)
     gradients = kernel.backward(d_o, q, k, v, o, lse)   # by name: "q", "k", "v"
 
-On a GPU, with tensors of PyTorch. Autograd does not know dil: a tensor that
-requires a gradient is taken under torch.no_grad() alone.
+On a GPU, with tensors of PyTorch. Autograd does not know these kernels (but
+those of dil.torch): a tensor that requires a gradient is taken under
+torch.no_grad() alone.
 
     kernel = dil.attention("longnet", heads=12, head_dim=64, causal=True,
                            dtype=torch.bfloat16, context=q.device)
@@ -41,7 +43,7 @@ __all__ = ["Error", "Context", "Program", "Kernel", "attention", "bfloat16",
 
 def _load():
     here = os.path.dirname(os.path.abspath(__file__))
-    built = os.path.join(here, "..", "..", "build", "libdil.so")
+    built = os.path.join(here, "..", "..", "..", "build", "libdil.so")
     for path in (os.environ.get("DIL_LIBRARY"), built, "libdil.so.2"):
         if path and (path != built or os.path.exists(built)):
             break
@@ -531,11 +533,13 @@ class Program(_Owned):
         return [_library.dil_program_kernel_name(self._pointer, i).decode()
                 for i in range(count)]
 
-    def kernel(self, name=None, isa=None, backward=False):
+    def kernel(self, name=None, isa=None, backward=False, dtype=None):
         """The kernel of that name; the only one when not given. backward: with
-        gradients."""
+        gradients. dtype: in place of the pattern's, as dil.attention takes
+        it."""
         pointer = ctypes.c_void_p()
-        options = _KernelOptions(isa=_text("isa", isa), backward=int(backward))
+        options = _KernelOptions(isa=_text("isa", isa), backward=int(backward),
+                                 dtype=_text("dtype", _dtype(dtype)))
         _must(_library.dil_program_kernel(self._pointer, _text("name", name),
                                           ctypes.byref(options),
                                           ctypes.byref(pointer)))
@@ -603,8 +607,10 @@ class Kernel(_Owned):
         self.head_dim, self.value_dim = info.head_dim, info.value_dim
         self.has_lse, self._code = bool(info.has_lse), info.dtype.code
         self.takes_scale = bool(info.takes_scale)
+        self.has_dropout = bool(info.has_dropout)
         self.has_backward = bool(info.has_backward)
         self.dtype = _NAMES[info.dtype.code, info.dtype.bits]
+        self.plan_hash = info.plan_hash
         self._input_count = info.input_count
 
     def __repr__(self):
@@ -614,6 +620,10 @@ class Kernel(_Owned):
                  else f" (value {self.value_dim})")
         return (f"<dil.Kernel '{self.name}' on {self.device}: {self.heads} heads"
                 f"{kv} of {self.head_dim}{value}, {stored}>")
+
+    @property
+    def input_names(self):
+        return tuple(name for name, _, _ in self.inputs(1, 1, 1))
 
     def inputs(self, batch, queries, keys):
         """Name, dtype and shape of each declared input, for these sizes."""

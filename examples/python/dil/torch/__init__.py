@@ -1,0 +1,82 @@
+"""dil in PyTorch: attention with gradients, for processors and GPUs.
+
+    import dil.torch
+    o = dil.torch.attention(q, k, v, "longnet.dil")    # q: [B, N, H, D]
+
+The dtype, the device and the sizes are those of the tensors. Autograd,
+autocast, torch.compile and activation checkpointing know the function, and a
+mistake is a `dil.Error` with dil's own text.
+"""
+
+import torch as _torch
+from torch.compiler import assume_constant_result as _constant
+
+from dil import Error
+from . import ops
+from .plan import Plan, find as _find
+
+__all__ = ["Error", "Plan", "attention", "ops"]
+
+
+@_constant
+def _named(source):
+    """The plan of a text, a path or a preset, as torch.compile may know it."""
+    plan = _find(source)
+    return plan.name, plan.input_names, plan.has_dropout
+
+
+def _in_order(name, input_names, given):
+    """The inputs of a call in the plan's order."""
+    given = given or {}
+    for key in given:
+        if key not in input_names:
+            raise Error("DIL_USAGE", f"plan '{name}' has no input '{key}'; it "
+                        f"has {', '.join(input_names) or 'none'}")
+    for key in input_names:
+        if key not in given:
+            raise Error("DIL_USAGE", f"input '{key}' is not given")
+    return [given[key] for key in input_names]
+
+
+def _lengths(lengths, q):
+    if lengths is None:
+        return None
+    if not isinstance(lengths, _torch.Tensor):
+        lengths = _torch.tensor(lengths, device=q.device)
+    if lengths.dtype == _torch.int64:  # what does not fit stays outside 0..M
+        lengths = lengths.clamp(-2 ** 31, 2 ** 31 - 1).to(_torch.int32)
+    return lengths
+
+
+def _seed(seed, draws):
+    """The seed as a tensor, so that a compiled call draws anew. Without one
+    PyTorch's generator draws it."""
+    if isinstance(seed, _torch.Tensor):
+        return seed
+    if seed is not None:
+        signed = (seed + 2 ** 63) % 2 ** 64 - 2 ** 63
+        return _torch.full((), signed, dtype=_torch.int64)
+    return _torch.randint(2 ** 63 - 1, (), dtype=_torch.int64) if draws else None
+
+
+def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
+              lengths=None, lse=False):
+    """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
+
+    `plan`: a Plan, or what Plan takes first: a text, a path or the name of a
+    preset, which is read once. `inputs`: the pattern's inputs by name.
+    `train`: dropout applies, by the seed, an integer or a tensor of one int64;
+    PyTorch's generator draws one where none is given. `scale`: of a pattern
+    that says `scale runtime`, and of no other. `lengths`: the keys that each
+    batch row has, [B]; queries are aligned with the end of the keys.
+    Returns o [B, N, H, Dv], or with `lse` o and lse, float32 [B, H, N]. Both
+    have gradients.
+    """
+    if isinstance(plan, Plan):
+        name, names, drops = plan.name, plan.input_names, plan.has_dropout
+    else:
+        name, names, drops = _named(plan)
+    o, log_sums = ops.attention(
+        q, k, v, _in_order(name, names, inputs), name, _lengths(lengths, q),
+        scale, _seed(seed, train and drops), train)
+    return (o, log_sums) if lse else o

@@ -1,0 +1,144 @@
+"""Plans: one object for a pattern, on any dtype, device and sizes.
+
+In: a text, a path or the name of a preset. Out: a short name, under which the
+ops of ops.py find the plan, and a kernel for each kind of call, made when such
+a call comes first.
+"""
+
+import hashlib
+import os
+import threading
+
+import torch
+
+import dil
+from dil import Error
+
+_plans = {}    # by name
+_found = {}    # by what attention() was given
+_contexts = {}  # by device
+_lock = threading.RLock()
+
+
+def _context(device):
+    """The one context of a device."""
+    with _lock:
+        if device not in _contexts:
+            _contexts[device] = dil.Context(str(device))
+        return _contexts[device]
+
+
+def _how(source):
+    """A text, or a path (that of a preset, too), as dil.Program takes it."""
+    try:
+        source = os.fspath(source)
+    except TypeError:
+        raise Error("DIL_USAGE", "a plan is a dil.torch.Plan, the text of a "
+                    f"pattern, a path or a preset's name, got {source!r}"
+                    ) from None
+    if "{" in source:
+        return {"text": source}
+    if source.isidentifier() and not os.path.exists(source):
+        return {"path": "preset:" + source}
+    return {"path": source}
+
+
+class Plan:
+    """A pattern of a text, of a file or of a preset; `defines` replaces the
+    values of its lets, `kernel` names one where there are several.
+
+    Heads, head dims and dtype are those of the tensors of a call, whatever the
+    pattern says. What is wrong with the pattern is told here. Plans of the same
+    pattern share their kernels.
+    """
+
+    def __init__(self, source, defines=None, kernel=None):
+        self._made = source, dict(defines or {}), kernel
+        self._how = _how(source)
+        self._programs, self._kernels = {}, {}
+        first = self._program(torch.device("cpu")).kernel(kernel)
+        self.kernel_name = first.name
+        self.input_names = first.input_names
+        self.has_lse, self.has_dropout = first.has_lse, first.has_dropout
+        self.takes_scale = first.takes_scale
+        self.no_gradients = None  # or the error of who asks for them
+        self.differentiable_inputs = self._differentiable(kernel)
+        self.name = f"{first.name}_{self._hash(first)}"
+        with _lock:
+            known = _plans.setdefault(self.name, self)
+        self._programs, self._kernels = known._programs, known._kernels
+
+    def __repr__(self):
+        return f"<dil.torch.Plan '{self.name}'>"
+
+    def __reduce__(self):
+        return Plan, self._made
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def _hash(self, first):
+        """The same in every process, so that a saved graph finds its plan."""
+        parts = [self._made[1:], first.plan_hash]
+        if "text" in self._how:
+            parts.append(self._how["text"])
+        elif self._how["path"].startswith("preset:"):
+            parts.append(self._how["path"])
+        else:
+            with open(self._how["path"], "rb") as file:
+                parts.append((os.path.realpath(file.name), file.read()))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+
+    def _program(self, device):
+        with _lock:
+            if device not in self._programs:
+                self._programs[device] = dil.Program(
+                    defines=self._made[1], context=_context(device), **self._how)
+            return self._programs[device]
+
+    def _differentiable(self, kernel):
+        """Which inputs have a gradient."""
+        try:
+            both = self._program(torch.device("cpu")).kernel(kernel,
+                                                             backward=True)
+        except Error as error:
+            self.no_gradients = error
+            return (False,) * len(self.input_names)
+        return tuple(both._has_gradient(i)
+                     for i in range(len(self.input_names)))
+
+    def kernel(self, q, k, v, backward=False):
+        """The kernel for tensors as these."""
+        key = (q.dtype, q.device, q.shape[2], k.shape[2], q.shape[3], v.shape[3],
+               backward)
+        found = self._kernels.get(key)
+        return found or self._make(key)
+
+    def _make(self, key):
+        dtype, device, heads, kv_heads, head_dim, value_dim, backward = key
+        with _lock:
+            if key not in self._kernels:
+                self._kernels[key] = self._program(device).kernel(
+                    self._made[2], dtype=dtype, backward=backward)
+            return self._kernels[key]
+
+
+def find(source):
+    """The plan of attention()'s argument, made once."""
+    if isinstance(source, Plan):
+        return source
+    with _lock:
+        if source not in _found:
+            _found[source] = Plan(source)
+        return _found[source]
+
+
+def named(name):
+    """The plan that an op names."""
+    if name not in _plans:
+        raise Error("DIL_USAGE", f"there is no plan '{name}' in this process: "
+                    "make its dil.torch.Plan first")
+    return _plans[name]

@@ -1,0 +1,49 @@
+"""cases.py - what the suites of the Python host share: where the host is, how
+its tests run, and how far two tensors are apart."""
+
+import os
+import sys
+import traceback
+
+import numpy
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                "..", "..", "examples", "python"))
+import dil
+
+
+def off(a, b):
+    return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
+
+
+def fails(status, words, call, *args, **named):
+    try:
+        call(*args, **named)
+    except dil.Error as error:
+        assert error.status == status, error.status
+        assert words in str(error), str(error)
+        return
+    raise AssertionError("nothing was raised")
+
+
+class Skipped(Exception):
+    """What this machine lacks for a test."""
+
+
+def run_tests(names):
+    """Every test_ function; prints `ok NAME` or `not ok NAME`, and returns the
+    exit status."""
+    bad = 0
+    for name, test in sorted(names.items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test()
+            print("ok", name[5:])
+        except Skipped as reason:
+            print(f"ok {name[5:]} skipped: {reason}")
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            print("not ok", name[5:])
+            bad = 1
+    return bad
