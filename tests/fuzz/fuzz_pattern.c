@@ -93,7 +93,7 @@ static gradient_shape gradient_shape_of(const spec *s, int32_t *lengths) {
 }
 
 /* "" or what is wrong with the gradients. */
-static const char *gradients_problem(const spec *s, const subject *made,
+static const char *gradients_problem(const spec *s, const tested_pattern *made,
                                      kernel_made *k) {
   int32_t lengths[SPEC_BATCHES];
   gradient_shape shape = gradient_shape_of(s, lengths);
@@ -107,7 +107,7 @@ static int compute(const spec *s, FILE *out) {
   char text[TEXT_SIZE];
   int32_t lengths[SPEC_BATCHES];
   spec_print(s, text, sizeof text);
-  subject *made = subject_new("fuzz.dil", text, NULL, 0);
+  tested_pattern *made = tested_pattern_new("fuzz.dil", text, NULL, 0);
   if (made->pattern == NULL) {
     fprintf(out, "not accepted: %s", made->problem);
     return 0;

@@ -130,7 +130,7 @@ static void leave_inputs(gradient_data *g) {
   g->result_count = kept;
 }
 
-const char *gpu_gradient_problem(const subject *s, unsigned force,
+const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
                                  gradient_shape shape) {
   static char text[1500];
   arena *memory = arena_new();

@@ -10,7 +10,7 @@ dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made);
 /* The kernel of a pattern and a call of that shape, run twice on the device; ""
  * or what is wrong with a gradient, or that the second run has other bits. The
  * text lives until the next call. `force`: plan_force bits. */
-const char *gpu_gradient_problem(const subject *s, unsigned force,
+const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
                                  gradient_shape shape);
 
 #endif

@@ -1,6 +1,6 @@
-/* gradients.c - backward calls for the suites of kernels. In: a subject and a
- * shape. Out: tensors in guarded memory, the oracle's gradients, and what is
- * wrong with those of a run. */
+/* gradients.c - backward calls for the suites of kernels. In: a tested pattern
+ * and a shape. Out: tensors in guarded memory, the oracle's gradients, and what
+ * is wrong with those of a run. */
 #include "gradients.h"
 #include "gpu.h"
 #include "runtime/base/random.h"
@@ -148,7 +148,8 @@ static void make_results(gradient_data *g, const gradient_shape *shape) {
 
 /* ---- a call -------------------------------------------------------------- */
 
-gradient_data *gradient_data_new(const subject *s, gradient_shape shape) {
+gradient_data *gradient_data_new(const tested_pattern *s,
+                                 gradient_shape shape) {
   gradient_data *g = must_allocate(calloc(1, sizeof *g));
   g->forward = data_new(s, shape.call);
   fill_forward(g->forward);

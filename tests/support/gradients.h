@@ -48,7 +48,7 @@ typedef struct gradient_data {
 /* dO and dlse of rows without keys are NaN, unless the call is `clean` or the
  * pattern has sinks. Gradients of all inputs declared with one are wanted.
  * Aborts where the oracle refuses the call. */
-gradient_data *gradient_data_new(const subject *s, gradient_shape shape);
+gradient_data *gradient_data_new(const tested_pattern *s, gradient_shape shape);
 void gradient_data_free(gradient_data *g);
 /* The places for gradients full of NaN, and remembered with all that is around
  * them. */

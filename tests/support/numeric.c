@@ -1,6 +1,7 @@
 /* numeric.c - one call of a pattern, the oracle's answer to it, and the
- * comparison. In: a subject and a shape. Out: tensors in guarded memory, rows
- * that nobody may see made NaN, and what is wrong with a kernel's result. */
+ * comparison. In: a tested pattern and a shape. Out: tensors in guarded memory,
+ * rows that nobody may see made NaN, and what is wrong with a kernel's result.
+ */
 #include "gpu.h"
 #include "compiler/analysis/cover.h"
 #include "compiler/oracle/oracle.h"
@@ -238,7 +239,7 @@ static void make_lengths(data *d, const int32_t *lengths) {
   d->call.lengths = (const int32_t *)(void *)g->bytes;
 }
 
-data *data_new(const subject *s, call_shape shape) {
+data *data_new(const tested_pattern *s, call_shape shape) {
   data *d = must_allocate(calloc(1, sizeof *d));
   const pattern *p = s->pattern;
   d->pattern = p;

@@ -1,10 +1,10 @@
 /* numeric.h - what the numeric suites and the pattern fuzzer share.
  *
- * A subject is a checked pattern; data are the tensors of one call of it with
- * the oracle's answer beside them; a kernel is one way to compute it. Inputs
- * end at an unmapped page and cannot be written, outputs lie between guard
- * bytes and are full of NaN, and key and value rows that no query may see are
- * NaN. A problem is a text for the person who reads the failure. */
+ * A tested pattern is a checked pattern; data are the tensors of one call of it
+ * with the oracle's answer beside them; a kernel is one way to compute it.
+ * Inputs end at an unmapped page and cannot be written, outputs lie between
+ * guard bytes and are full of NaN, and key and value rows that no query may see
+ * are NaN. A problem is a text for the person who reads the failure. */
 #ifndef DIL_TESTS_SUPPORT_NUMERIC_H
 #define DIL_TESTS_SUPPORT_NUMERIC_H
 
@@ -53,23 +53,23 @@ int64_t tensor_index(const dil_tensor *tensor, const int64_t *at);
 /* Counts at[] up through the shape; false after the last. */
 bool tensor_next(const dil_tensor *tensor, int64_t *at);
 
-/* ---- subject.c: from text to a kernel ------------------------------------ */
+/* ---- tested_pattern.c: from text to a kernel ----------------------------- */
 
-typedef struct subject {
+typedef struct tested_pattern {
   arena *memory;
   const pattern *pattern;
   char name[80];           /* as given */
   char problem[1500];      /* why there is no pattern; "" when there is */
-} subject;
+} tested_pattern;
 
 /* The first pattern of the text. Defines may be NULL. */
-subject *subject_new(const char *name, const char *text,
-                     const define *defines, int32_t define_count);
-subject *subject_read(const char *path, const define *defines,
-                      int32_t define_count);
+tested_pattern *tested_pattern_new(const char *name, const char *text,
+                                   const define *defines, int32_t define_count);
+tested_pattern *tested_pattern_read(const char *path, const define *defines,
+                                    int32_t define_count);
 /* The same pattern with q, k, v and o stored as another dtype. */
-void subject_retype(subject *s, dil_dtype dtype);
-void subject_free(subject *s);
+void tested_pattern_retype(tested_pattern *s, dil_dtype dtype);
+void tested_pattern_free(tested_pattern *s);
 
 /* The CPU back end beside this program; aborts with the reason if none. */
 const cpu_backend *processor_backend(void);
@@ -95,7 +95,7 @@ typedef struct kernel_made {
   char problem[1500];
 } kernel_made;
 
-kernel_made *kernel_make(const subject *s, recipe way);
+kernel_made *kernel_make(const tested_pattern *s, recipe way);
 void kernel_unmake(kernel_made *k);
 /* Machine code of a plan, the context, for this host: what a rank group's
  * `make` asks for, from any thread. */
@@ -110,10 +110,10 @@ typedef struct forced {
 } forced;
 extern const forced force_all[];
 enum { FORCES_MOST = 6 };
-/* Those of them whose plans for the subject differ, in their order: equal plans
+/* Those of them whose plans for the pattern differ, in their order: equal plans
  * are the same code. On a GPU all that plan at all, since there a force chooses
  * among kernels, too. The plan's own choice stands there even when refused. */
-void forces_of(const subject *s, forced list[FORCES_MOST]);
+void forces_of(const tested_pattern *s, forced list[FORCES_MOST]);
 
 /* ---- numeric.c: one call, its answer, and the comparison ----------------- */
 
@@ -139,7 +139,7 @@ enum { NUMERIC_GUARDS = 7 + DIL_INPUT_MAX };
 
 typedef struct data {
   const pattern *pattern;
-  char name[80];           /* of the subject */
+  char name[80]; /* of the tested_pattern */
   call_shape shape;
   dil_call call;
   dil_tensor inputs[DIL_INPUT_MAX];
@@ -151,7 +151,7 @@ typedef struct data {
   int64_t lse_row;         /* whose lse is farthest beyond that */
 } data;
 
-data *data_new(const subject *s, call_shape shape);
+data *data_new(const tested_pattern *s, call_shape shape);
 void data_free(data *d);
 
 /* Runs the kernel; "" or what is wrong with guards, o or lse. The text lives

@@ -6,7 +6,7 @@
 stream_case *stream_case_open(const char *text, call_shape of, unsigned force) {
   stream_case *c = calloc(1, sizeof *c);
   ck_assert_ptr_nonnull(c);
-  c->s = subject_new("stream_case", text, NULL, 0);
+  c->s = tested_pattern_new("stream_case", text, NULL, 0);
   ck_assert_msg(c->s->pattern != NULL, "%s", c->s->problem);
   c->k = kernel_make(c->s, (recipe){.force = force});
   if (c->k->refused) return c;
@@ -25,7 +25,7 @@ void stream_case_close(stream_case *c) {
   if (c->threads) dil_threads_free(c->threads);
   data_free(c->d);
   kernel_unmake(c->k);
-  subject_free(c->s);
+  tested_pattern_free(c->s);
   free(c);
 }
 

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 typedef struct stream_case {
-  subject *s;
+  tested_pattern *s;
   kernel_made *k; /* refused: the rest is not there */
   data *d;
   ring_device *device;

@@ -135,17 +135,18 @@ END_TEST
 
 /* ---- for GPUs, without one ----------------------------------------------- */
 
-static subject *read_example(const char *name) {
+static tested_pattern *read_example(const char *name) {
   const char *examples = getenv("EXAMPLES");
   char path[1000];
   snprintf(path, sizeof path, "%s/%s.dil", examples ? examples : "examples",
            name);
-  subject *s = subject_read(path, NULL, 0);
+  tested_pattern *s = tested_pattern_read(path, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   return s;
 }
 
-static double get_codes(const subject *s, gpu_codes *codes, dil_stats *stats) {
+static double get_codes(const tested_pattern *s, gpu_codes *codes,
+                        dil_stats *stats) {
   dil_context *c;
   code_request made = {0};
   gpu_request request = {.arch = 80, .only = "general"};
@@ -190,7 +191,7 @@ static void check_same(const gpu_codes *a, const gpu_codes *b) {
 START_TEST(cubins_come_back_without_nvrtc) {
   gpu_codes cold = {0}, warm = {0};
   dil_stats stats;
-  subject *s = read_example("longnet");
+  tested_pattern *s = read_example("longnet");
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
@@ -203,7 +204,7 @@ START_TEST(cubins_come_back_without_nvrtc) {
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
     puts("skipped: there is no NVRTC");
-    subject_free(s);
+    tested_pattern_free(s);
     return;
   }
   ck_assert_int_eq(status, 0);
@@ -225,7 +226,7 @@ START_TEST(cubins_come_back_without_nvrtc) {
   check_same(&cold, &warm);
   free_codes(&cold);
   free_codes(&warm);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -249,7 +250,7 @@ static void turn_only(code_request *c, gpu_request *r) {
 START_TEST(keys_tell_codes_apart) {
   static void (*const turns[])(code_request *, gpu_request *) = {
       turn_knob, turn_force, turn_arch, turn_only};
-  subject *s = read_example("longnet");
+  tested_pattern *s = read_example("longnet");
   for (int32_t i = 0; i < (int32_t)(sizeof turns / sizeof *turns); i++) {
     code_request c = {0};
     gpu_request request = {.arch = 80};
@@ -268,7 +269,7 @@ START_TEST(keys_tell_codes_apart) {
     free(key);
     free(other);
   }
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -279,7 +280,7 @@ enum { AT_WORK = 1200000 };
 
 /* causal for sm_90a: the Hopper kernel comes first, the general one late. */
 typedef struct later {
-  subject *s;
+  tested_pattern *s;
   dil_context *context;
   code_request made;
   gpu_request request;
@@ -308,7 +309,7 @@ static dil_stats close_later(later *l) {
   host_must(dil_context_stats(l->context, &stats));
   free_codes(&l->codes);
   dil_context_free(l->context);
-  subject_free(l->s);
+  tested_pattern_free(l->s);
   return stats;
 }
 

@@ -348,7 +348,7 @@ static int64_t visits_of(const char *table) {
   snprintf(text, sizeof text,
            "pattern p { heads 2; head_dim 16; dtype f32; block 64; causal; %s "
            "branch { } }", table);
-  subject *s = subject_new("table", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("table", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 640, .keys = 640,
                                      .input = named_input});
@@ -359,7 +359,7 @@ static int64_t visits_of(const char *table) {
   ck_assert_msg(*problem == 0, "%s", problem);
   kernel_unmake(k);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
   return visits;
 }
 
@@ -397,7 +397,7 @@ START_TEST(scratch_follows_rows) {
   if (dil_host_isa() == NULL) return;
   snprintf(text, sizeof text, "pattern p { heads 1; head_dim 8; dtype f32; "
            "combine union; %s }", far_branches[_i / 2]);
-  subject *s = subject_new("far", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("far", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = _i % 2 ? 40 : 23,
                                      .keys = 23});
@@ -412,7 +412,7 @@ START_TEST(scratch_follows_rows) {
   dil_threads_free(threads);
   kernel_unmake(k);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

@@ -95,7 +95,7 @@ typedef struct got {
 /* The codes that a kernel of `text` begins with, in a new context. */
 static void get(const char *text, int32_t arch, const char *only, got *out) {
   struct timespec begin, end;
-  subject *s = subject_new("cubins", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("cubins", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   code_request made = {0};
   gpu_request request = {.arch = arch, .only = only, .deferred = !only};
@@ -111,7 +111,7 @@ static void get(const char *text, int32_t arch, const char *only, got *out) {
                  1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
   host_must(dil_context_stats(made.context, &out->stats));
   dil_context_free(made.context);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 
 static void let_go(got *g) {
@@ -291,7 +291,7 @@ END_TEST
  * its own the Hopper kernel is another. */
 static int both(int32_t stages, bool loads, int32_t *hits) {
   dil_stats stats = DIL_STATS_INIT;
-  subject *s = subject_new("cubins", plain, NULL, 0);
+  tested_pattern *s = tested_pattern_new("cubins", plain, NULL, 0);
   code_request made = {0};
   gpu_request request = {.arch = 90, .knobs = &made.knobs};
   gpu_codes codes = {0};
@@ -323,7 +323,7 @@ static int both(int32_t stages, bool loads, int32_t *hits) {
   *hits = (int32_t)stats.cache_hits;
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
   dil_context_free(made.context);
-  subject_free(s);
+  tested_pattern_free(s);
   return was_late;
 }
 

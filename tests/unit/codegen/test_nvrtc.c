@@ -22,7 +22,7 @@ static bool has_compiler(void) {
   return false;
 }
 
-static plan *plan_of(const subject *s, unsigned force) {
+static plan *plan_of(const tested_pattern *s, unsigned force) {
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   plan *p = plan_make(s->memory, diag_new(s->memory), s->pattern, force);
   ck_assert_ptr_nonnull(p);
@@ -84,10 +84,10 @@ START_TEST(example) {
   char path[1000];
   snprintf(path, sizeof path, "%s/%s.dil", folder ? folder : "examples",
            examples[_i]);
-  subject *s = subject_read(path, NULL, 0);
+  tested_pattern *s = tested_pattern_read(path, NULL, 0);
   for (int32_t a = 0; a < 2; a++) compile(plan_of(s, 0), archs[a], path);
   compile_whole(plan_of(s, 0), path);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -103,9 +103,9 @@ START_TEST(width) {
       "40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 152, 160; "
       "dilations 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1; "
       "}"};
-  subject *s = subject_new("width", texts[_i], NULL, 0);
+  tested_pattern *s = tested_pattern_new("width", texts[_i], NULL, 0);
   compile(plan_of(s, 0), 86, texts[_i]);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -135,7 +135,7 @@ static void compile_size(int i, int32_t dilation, bool whole) {
            hopper_sizes[i].head_dim, hopper_sizes[i].value_dim,
            i % 2 ? "bf16" : "f16", hopper_sizes[i].segment, dilation,
            2 * dilation);
-  subject *s = subject_new("hopper", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("hopper", text, NULL, 0);
   gpu_codes codes = {0};
   gpu_request request = {.common = {plan_of(s, hopper_sizes[i].force)},
                          .arch = 90,
@@ -145,7 +145,7 @@ static void compile_size(int i, int32_t dilation, bool whole) {
   ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
   ck_assert_msg(codes.count >= 1, "%s: the gate refuses all", text);
   while (codes.count > 0) free(codes.code[--codes.count].cubin);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 
 /* With and without states, with and without rows that no branch selects. */
@@ -172,7 +172,7 @@ START_TEST(hiding_scores) {
   snprintf(text, sizeof text, "pattern p { heads 8; head_dim 64; dtype bf16; "
            "input slope : f32[8]; input bias : f32[N, M]; score %s; branch { } "
            "}", scores[_i].score);
-  subject *s = subject_new("hiding", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("hiding", text, NULL, 0);
   FILE *cuda = open_memstream(&written, &size);
   gpu_codes codes = {0};
   gpu_request request = {.common = {plan_of(s, 0)}, .arch = 90,
@@ -183,13 +183,13 @@ START_TEST(hiding_scores) {
   const char *says = strstr(written, "#define HIDING ");
   ck_assert_msg(says && (says[15] == '1') == scores[_i].hides, "%s", text);
   free(written);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
 START_TEST(unknown_chip) {
   if (!has_compiler()) return;
-  subject *s = subject_new(
+  tested_pattern *s = tested_pattern_new(
       "old", "pattern p { heads 2; head_dim 8; dtype f32; branch { } }", NULL,
       0);
   gpu_codes codes = {0};
@@ -198,7 +198,7 @@ START_TEST(unknown_chip) {
                    DIL_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "sm_80"));
   ck_assert_int_eq(codes.count, 0);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -210,7 +210,7 @@ START_TEST(peak) {
   snprintf(text, sizeof text,
            "pattern p { heads 2; head_dim 8; dtype %s; branch { } }",
            types[_i]);
-  subject *s = subject_new("peak", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("peak", text, NULL, 0);
   for (int32_t a = 0; a < 2; a++) {
     dil_cuda_code code;
     dil_status status = gpu_compiler()->peak(plan_of(s, 0), archs[a], NULL, &code);
@@ -219,7 +219,7 @@ START_TEST(peak) {
     ck_assert_int_gt(code.knob[CUDA_PEAK_OPERATIONS], 0);
     free(code.cubin);
   }
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

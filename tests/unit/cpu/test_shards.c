@@ -361,7 +361,8 @@ static void check_one_shard(data *d, kernel_made *k) {
   free(shards);
 }
 
-static void check_parts(const subject *s, unsigned force, call_shape size) {
+static void check_parts(const tested_pattern *s, unsigned force,
+                        call_shape size) {
   data *d = data_new(s, size);
   kernel_made *k = kernel_make(s, (recipe){.force = force});
   dil_threads *threads = dil_threads_new(2);
@@ -397,29 +398,29 @@ START_TEST(shards) {
   const char *text = patterns[_i / 3];
   if (is_left_out(_i / 3)) return;
   static const int64_t lengths[][2] = {{171, 171}, {100, 160}, {170, 120}};
-  subject *s = subject_new("shards", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("shards", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   for (int i = 0; i < 3; i++)
     check_parts(s, forces[_i % 3],
                 (call_shape){.batch = 2, .queries = lengths[i][0],
                              .keys = lengths[i][1], .seed = 5,
                              .train = true, .dropout_seed = 77});
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
 START_TEST(fast_parts) {
   const struct fast *f = &fast[_i];
   if (!gpu_wanted() || is_left_out(PATTERNS + _i)) return;
-  subject *s = subject_new("shards", f->text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("shards", f->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   check_parts(s, f->force, (call_shape){.batch = 2, .queries = f->queries,
                                         .keys = f->keys, .seed = 9});
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
-static void check_random(const subject *s, const spec *drawn) {
+static void check_random(const tested_pattern *s, const spec *drawn) {
   data *d = data_new(s, (call_shape){.batch = drawn->batch, .seed = drawn->seed,
                                      .queries = drawn->queries,
                                      .keys = drawn->keys, .scale = 0.3});
@@ -451,10 +452,10 @@ START_TEST(random_parts) {
   spec drawn = spec_hopper((first ? (uint32_t)atoll(first) : 1) * 1000 +
                            (uint32_t)_i);
   spec_print(&drawn, text, sizeof text);
-  subject *s = subject_new("shards", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("shards", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   check_random(s, &drawn);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -476,7 +477,7 @@ enum { MISFITS = sizeof misfits / sizeof misfits[0] };
 START_TEST(parts_that_do_not_fit_are_refused) {
   if (gpu_wanted()) return;
   const struct misfit *f = &misfits[_i];
-  subject *s = subject_new("shards", patterns[0], NULL, 0);
+  tested_pattern *s = tested_pattern_new("shards", patterns[0], NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 100, .keys = 160});
   kernel_made *k = kernel_make(s, (recipe){0});
@@ -494,7 +495,7 @@ START_TEST(parts_that_do_not_fit_are_refused) {
   dil_threads_free(threads);
   kernel_unmake(k);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

@@ -23,7 +23,7 @@ enum { NO_RESOURCES = 701, ILLEGAL_INSTRUCTION = 715 };
 enum { N = 8192, STRIDES = 3, TENSORS = 4 };
 
 typedef struct host {
-  subject *subject;
+  tested_pattern *tested;
   arena *memory;
   dil_cuda device;
   dil_cuda_kernel *kernel;
@@ -46,13 +46,15 @@ static void host_open(host *h) {
       .family = "hopper", .variant = "noted", .passes = 1, .threads = 512,
       .shared = 232448, .tile_rows = 192, .tile_keys = 128};
   memset(&notes, 0, sizeof notes);
-  *h = (host){.subject = subject_new(
-                  "longnet", "pattern p { heads 8; head_dim 64; dtype bf16; "
-                  "segments 2048, 4096, 8192; dilations 1, 2, 4; }", NULL, 0)};
-  ck_assert_msg(h->subject->pattern != NULL, "%s", h->subject->problem);
+  *h = (host){.tested = tested_pattern_new(
+                  "longnet",
+                  "pattern p { heads 8; head_dim 64; dtype bf16; "
+                  "segments 2048, 4096, 8192; dilations 1, 2, 4; }",
+                  NULL, 0)};
+  ck_assert_msg(h->tested->pattern != NULL, "%s", h->tested->problem);
   h->memory = arena_new();
   const plan *p =
-      plan_make(h->memory, diag_new(h->memory), h->subject->pattern, 0);
+      plan_make(h->memory, diag_new(h->memory), h->tested->pattern, 0);
   h->device.driver = &noted_driver;
   h->device.facts.processors = 132;
   ck_assert_int_eq(counters_new(&noted_driver, &h->device.counters), DIL_OK);
@@ -67,7 +69,7 @@ static void host_close(host *h) {
   counters_free(h->device.counters);
   noted_end_graphs();
   arena_free(h->memory);
-  subject_free(h->subject);
+  tested_pattern_free(h->tested);
 }
 
 static cu_pointer run_on(host *h, uintptr_t stream) {

@@ -290,8 +290,9 @@ START_TEST(tables_skip_blocks) {
   setenv("FAKE_CHIP", hopper ? "90" : "80", 1);
   setenv("DIL_TEST_DEVICE", "cuda", 1);
   begin("now");
-  subject *s = subject_new(
-      "table", "let size = 64; pattern p { heads 1; head_dim 64; dtype bf16; "
+  tested_pattern *s = tested_pattern_new(
+      "table",
+      "let size = 64; pattern p { heads 1; head_dim 64; dtype bf16; "
       "block size; "
       "input ids : i32[H, nb, 1]; keep ids[h, bi, 0] == bj; branch { } }",
       &block, 1);

@@ -86,13 +86,13 @@ static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16, DIL_F16};
 
 static void try(const char *name, const char *text, dil_dtype dtype,
                 gradient_shape shape) {
-  subject *s = subject_new(name, text, NULL, 0);
+  tested_pattern *s = tested_pattern_new(name, text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", name, s->problem);
-  subject_retype(s, dtype);
+  tested_pattern_retype(s, dtype);
   const char *problem = gpu_gradient_problem(s, 0, shape);
   ck_assert_msg(problem[0] == 0, "%s, %s: %s", name, dil_dtype_name(dtype),
                 problem);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 
 START_TEST(compared) {
@@ -194,13 +194,13 @@ START_TEST(asked) {
   if (!call->batch) call->batch = 1;
   call->queries = call->keys = 90;
   call->seed += (uint32_t)_i + 1;
-  subject *s = subject_new(ways[i].name, ways[i].text, NULL, 0);
+  tested_pattern *s = tested_pattern_new(ways[i].name, ways[i].text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", ways[i].name, s->problem);
-  subject_retype(s, dtypes[_i % 3]);
+  tested_pattern_retype(s, dtypes[_i % 3]);
   const char *problem = gpu_gradient_problem(s, ways[i].force, shape);
   ck_assert_msg(problem[0] == 0, "%s, %s: %s", ways[i].name,
                 dil_dtype_name(dtypes[_i % 3]), problem);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -211,8 +211,9 @@ static int32_t number_of(const char *variable, int32_t otherwise) {
   return text ? atoi(text) : otherwise;
 }
 
-/* A subject of its canonical text, without what a GPU refuses by name. */
-static subject *random_subject(uint64_t *state) {
+/* A tested pattern of its canonical text, without what a GPU refuses by name.
+ */
+static tested_pattern *random_tested(uint64_t *state) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
@@ -221,7 +222,7 @@ static subject *random_subject(uint64_t *state) {
   p->detached = false;
   pattern_print(p, out);
   fclose(out);
-  subject *s = subject_new("random", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("random", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   free(text);
   return s;
@@ -233,8 +234,8 @@ START_TEST(random_patterns) {
   for (int32_t i = 0; i < number_of("GRADIENT_PATTERNS", 10); i++) {
     uint64_t state = seed + (uint64_t)i;
     open_memory();
-    subject *s = random_subject(&state);
-    subject_retype(s, dtypes[i % 3]);
+    tested_pattern *s = random_tested(&state);
+    tested_pattern_retype(s, dtypes[i % 3]);
     gradient_shape shape = {.call = {.batch = random_in(&state, 1, 2),
                                      .queries = random_in(&state, 1, 90),
                                      .keys = random_in(&state, 1, 110),
@@ -246,7 +247,7 @@ START_TEST(random_patterns) {
     ck_assert_msg(problem[0] == 0, "pattern %d of seed %d, %s, %d x %d: %s", i,
                   (int)(seed / 1000), dil_dtype_name(s->pattern->dtype),
                   (int)shape.call.queries, (int)shape.call.keys, problem);
-    subject_free(s);
+    tested_pattern_free(s);
     close_memory();
   }
 }

@@ -238,8 +238,8 @@ enum {
 /* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
 static int share_mine, share_all = 1;
 
-static subject *subject_of(const kernel_case *c) {
-  subject *s = subject_new("hopper", c->text, NULL, 0);
+static tested_pattern *tested_of(const kernel_case *c) {
+  tested_pattern *s = tested_pattern_new("hopper", c->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
   return s;
 }
@@ -247,7 +247,7 @@ static subject *subject_of(const kernel_case *c) {
 /* Compares a case, and sees that one kernel took it and another did not. */
 static void compute(const kernel_case *c, const char *takes,
                     const char *leaves) {
-  subject *s = subject_of(c);
+  tested_pattern *s = tested_of(c);
   data *d = data_new(s, c->shape);
   kernel_made *k = kernel_make(s, (recipe){.force = c->force});
   ck_assert_msg(!k->refused, "%s: %s", c->text, k->problem);
@@ -260,7 +260,7 @@ static void compute(const kernel_case *c, const char *takes,
   }
   kernel_unmake(k);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 
 START_TEST(computed) {
@@ -291,7 +291,7 @@ START_TEST(sizes_in_turn) {
       _i ? P(BF16(32), "causal; branch { window 40, 0; dilation 2; }")
          : P(F16(64), "segments 64, 128; dilations 1, 2;"),
       _i ? 0 : FORCE_CHAIN, shapes[0]};
-  subject *s = subject_of(&c);
+  tested_pattern *s = tested_of(&c);
   kernel_made *k = kernel_make(s, (recipe){.force = c.force});
   for (int i = 0; i < 2 * SHAPES; i++) {
     data *d = data_new(s, shapes[i % SHAPES]);
@@ -300,7 +300,7 @@ START_TEST(sizes_in_turn) {
     data_free(d);
   }
   kernel_unmake(k);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

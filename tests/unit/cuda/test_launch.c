@@ -86,7 +86,7 @@ static const char *const texts[] = {
 enum { TEXTS = sizeof texts / sizeof *texts };
 
 typedef struct launch_problem {
-  subject *subject;
+  tested_pattern *tested;
   kernel_made *made;
   dil_cuda_kernel *kernel;
   dil_tensor q, k, v;
@@ -114,7 +114,7 @@ static void *take_random(dil_dtype dtype, uint32_t seed) {
 
 static dil_call call_of(const launch_problem *p, int output) {
   const int64_t shape[4] = {1, N, HEADS, 64}, rows[3] = {1, HEADS, N};
-  dil_dtype dtype = p->subject->pattern->dtype;
+  dil_dtype dtype = p->tested->pattern->dtype;
   dil_call call = {
       .size = sizeof call,
       .q = dil_tensor_make(p->input[0], dtype, 4, shape),
@@ -158,14 +158,14 @@ static void expect_right(const launch_problem *p, int output,
 
 static void problem_open(launch_problem *p, const char *text) {
   driver_open();
-  *p = (launch_problem){.subject = subject_new("launch", text, NULL, 0)};
-  ck_assert_msg(p->subject->pattern != NULL, "%s", p->subject->problem);
-  p->made = kernel_make(p->subject, (recipe){0});
+  *p = (launch_problem){.tested = tested_pattern_new("launch", text, NULL, 0)};
+  ck_assert_msg(p->tested->pattern != NULL, "%s", p->tested->problem);
+  p->made = kernel_make(p->tested, (recipe){0});
   p->kernel = gpu_kernel_make(p->made->plan, false, p->made->problem,
                               sizeof p->made->problem);
   ck_assert_msg(p->kernel != NULL, "%s", p->made->problem);
   for (uint32_t i = 0; i < 3; i++)
-    p->input[i] = take_random(p->subject->pattern->dtype, i + 1);
+    p->input[i] = take_random(p->tested->pattern->dtype, i + 1);
   for (int i = 0; i < OUTPUTS; i++) {
     p->output[i] = take(BYTES + SLACK);
     p->lse[i] = take(LSE_BYTES);
@@ -190,7 +190,7 @@ static void problem_close(launch_problem *p) {
   free(p->found);
   gpu_kernel_unmake(p->kernel);
   kernel_unmake(p->made);
-  subject_free(p->subject);
+  tested_pattern_free(p->tested);
 }
 
 /* ---- graphs -------------------------------------------------------------- */

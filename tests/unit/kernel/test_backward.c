@@ -45,10 +45,10 @@ static const struct backward_case {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-static subject *s;
+static tested_pattern *s;
 
-static void open_subject(const char *text) {
-  s = subject_new("backward", text, NULL, 0);
+static void open_tested(const char *text) {
+  s = tested_pattern_new("backward", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
 }
 
@@ -80,9 +80,9 @@ static void try_kernel(gradient_data *g, recipe way, const char *name) {
 START_TEST(every_case_is_right) {
   static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16, DIL_F16};
   forced list[FORCES_MOST];
-  open_subject(cases[_i].text);
+  open_tested(cases[_i].text);
   for (int i = 0; i < 3; i++) {
-    subject_retype(s, dtypes[i]);
+    tested_pattern_retype(s, dtypes[i]);
     gradient_shape shape = shape_of(33 + i, 65 - 32 * i);
     for (int x = 0; x < GRADIENT_TENSORS; x++)
       shape.layout[x] = (guard_layout)((x + i + _i) % GUARD_LAYOUT_COUNT);
@@ -98,13 +98,13 @@ START_TEST(every_case_is_right) {
       try_kernel(g, (recipe){.isa = last, .force = f->force}, cases[_i].name);
     gradient_data_free(g);
   }
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
 /* One kernel, many calls. */
 static kernel_made *open_kernel(const char *text, int32_t threads) {
-  open_subject(text);
+  open_tested(text);
   recipe way = {.threads = threads, .direction = DIL_BACKWARD};
   kernel_made *k = kernel_make(s, way);
   ck_assert_msg(k->kernel != NULL, "%s", k->problem);
@@ -131,7 +131,7 @@ START_TEST(lengths_one_off_every_tile) {
     try_shape(k, shape_of(lengths[x], 19));
   }
   kernel_unmake(k);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -145,7 +145,7 @@ START_TEST(long_ones_cross_strips_and_ranges) {
     try_shape(k, shape);
   }
   kernel_unmake(k);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -160,7 +160,7 @@ START_TEST(every_choice_of_outputs_and_lengths) {
       try_shape(k, shape);
     }
   kernel_unmake(k);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -189,7 +189,7 @@ START_TEST(infinities_stay_where_they_are) {
     try_shape(k, shape);
   }
   kernel_unmake(k);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -201,7 +201,7 @@ START_TEST(large_scores) {
     try_shape(k, shape);
   }
   kernel_unmake(k);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -211,15 +211,15 @@ static double scaled_loss(const int64_t *at, double number) {
 }
 
 START_TEST(scaled_losses_of_f16) {
-  open_subject(P(GROUPED, "branch { }"));
-  subject_retype(s, DIL_F16);
+  open_tested(P(GROUPED, "branch { }"));
+  tested_pattern_retype(s, DIL_F16);
   gradient_shape shape = shape_of(40, 40);
   shape.element = scaled_loss;
   shape.wide = true;
   gradient_data *g = gradient_data_new(s, shape);
   try_kernel(g, (recipe){.threads = 2}, "scaled losses");
   gradient_data_free(g);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -244,7 +244,7 @@ static void expect_bits(gradient_data *g, kernel_made *k,
 
 START_TEST(bits_depend_on_nothing) {
   static const int32_t threads[] = {1, 2, 3, 7};
-  open_subject(P(GROUPED, "input t : f32[H] gradient; score s * t[h]; " TWO));
+  open_tested(P(GROUPED, "input t : f32[H] gradient; score s * t[h]; " TWO));
   gradient_data *g = gradient_data_new(s, shape_of(70, 130));
   if (_i) memset(g->call.inputs, 0, sizeof g->call.inputs), g->result_count = 3;
   unsigned char *first = malloc(copy_results(g, NULL));
@@ -263,7 +263,7 @@ START_TEST(bits_depend_on_nothing) {
   free(first);
   free(next);
   gradient_data_free(g);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

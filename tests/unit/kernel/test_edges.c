@@ -385,7 +385,7 @@ static const struct edge long_ones[] = {
 };
 enum { LONG_ONES = sizeof long_ones / sizeof long_ones[0] };
 
-static void try_kernels(const subject *s, data *d, const char *name) {
+static void try_kernels(const tested_pattern *s, data *d, const char *name) {
   forced list[FORCES_MOST];
   forces_of(s, list);
   for (const char *const *isa = cpu_isas(); *isa; isa++)
@@ -402,14 +402,14 @@ static void try_kernels(const subject *s, data *d, const char *name) {
 
 static void try_shape(const char *name, const char *text, call_shape shape,
                       dil_dtype dtype) {
-  subject *s = subject_new(name, text, NULL, 0);
+  tested_pattern *s = tested_pattern_new(name, text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  subject_retype(s, dtype);
+  tested_pattern_retype(s, dtype);
   if (shape.seed == 0) shape.seed = 11;
   data *d = data_new(s, shape);
   try_kernels(s, d, name);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 
 START_TEST(edge) {
@@ -469,7 +469,7 @@ START_TEST(window_at_borders) {
   char text[120];
   int reach = 8 * _i + 1;
   snprintf(text, sizeof text, P("window %d, %d; branch { }"), reach, reach);
-  subject *s = subject_new("window at borders", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("window at borders", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 300, .keys = 300,
                                      .seed = 5});
@@ -480,7 +480,7 @@ START_TEST(window_at_borders) {
     kernel_unmake(k);
   }
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -489,7 +489,8 @@ END_TEST
 START_TEST(lengths_outside) {
   static const int32_t told[] = {101, -1, 1, INT32_MAX};
   static const int32_t near[] = {100, 0, 1, 100};
-  subject *s = subject_new("lengths outside", edges[0].text, NULL, 0);
+  tested_pattern *s =
+      tested_pattern_new("lengths outside", edges[0].text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 4, .queries = 70, .keys = 100,
                                      .seed = 3, .lengths = near,
@@ -503,7 +504,7 @@ START_TEST(lengths_outside) {
     kernel_unmake(k);
   }
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

@@ -34,7 +34,7 @@ static const unsigned forces[] = {0, FORCE_CHAIN, FORCE_GENERAL};
 
 /* The last kernel is kept: a law runs the same one on several numbers. */
 static struct {
-  subject *subject;
+  tested_pattern *tested;
   kernel_made *made;
   const char *text;
   dil_dtype dtype;
@@ -42,9 +42,9 @@ static struct {
 
 static void forget_last(void) {
   kernel_unmake(last.made);
-  subject_free(last.subject);
+  tested_pattern_free(last.tested);
   last.made = NULL;
-  last.subject = NULL;
+  last.tested = NULL;
 }
 
 static kernel_made *kernel_of(const char *text, recipe way, dil_dtype dtype) {
@@ -56,10 +56,10 @@ static kernel_made *kernel_of(const char *text, recipe way, dil_dtype dtype) {
   forget_last();
   last.text = text;
   last.dtype = dtype;
-  last.subject = subject_new("law", text, NULL, 0);
-  ck_assert_msg(last.subject->pattern != NULL, "%s", last.subject->problem);
-  subject_retype(last.subject, dtype);
-  last.made = kernel_make(last.subject, way);
+  last.tested = tested_pattern_new("law", text, NULL, 0);
+  ck_assert_msg(last.tested->pattern != NULL, "%s", last.tested->problem);
+  tested_pattern_retype(last.tested, dtype);
+  last.made = kernel_make(last.tested, way);
   ck_assert_msg(last.made->kernel != NULL, "%s", last.made->problem);
   return last.made;
 }
@@ -70,10 +70,10 @@ static law_result compute(const char *text, call_shape shape, recipe way,
   shape.batch = 1;
   shape.queries = shape.keys = LENGTH;
   shape.seed = 21;
-  data *d = data_new(last.subject, shape);
+  data *d = data_new(last.tested, shape);
   ck_assert_msg(data_run(d, k) == DIL_OK, "%s", dil_last_error());
   law_result r = {.count = dil_tensor_count(&d->call.o),
-                  .rows = LENGTH * last.subject->pattern->heads};
+                  .rows = LENGTH * last.tested->pattern->heads};
   r.o = calloc((size_t)r.count, sizeof *r.o);
   r.lse = calloc((size_t)r.rows, sizeof *r.lse);
   for (int64_t e = 0; e < r.count; e++)
@@ -269,10 +269,10 @@ START_TEST(a_new_length_compiles_nothing) {
                                      {171, 171}, {64, 1500}, {20, 20}};
   kernel_made *k = kernel_of(patterns[_i], (recipe){0}, DIL_BF16);
   for (int32_t i = 0; i < 7; i++) {
-    data *d = data_new(last.subject, (call_shape){.batch = 1 + i % 2,
-                                                  .queries = sizes[i][0],
-                                                  .keys = sizes[i][1],
-                                                  .seed = 4});
+    data *d = data_new(last.tested, (call_shape){.batch = 1 + i % 2,
+                                                 .queries = sizes[i][0],
+                                                 .keys = sizes[i][1],
+                                                 .seed = 4});
     ck_assert_str_eq(data_problem(d, k), "");
     data_free(d);
   }

@@ -50,7 +50,7 @@ static void expect_fast(data *d, const kernel_made *k, const char *fast,
 }
 
 /* All kernels of one storage type on one set of data. */
-static void try_kernels(const subject *s, data *d, const char *file,
+static void try_kernels(const tested_pattern *s, data *d, const char *file,
                         const char *fast) {
   int32_t computed = 0;
   forced list[FORCES_MOST];
@@ -76,10 +76,10 @@ START_TEST(example) {
   snprintf(path, sizeof path, "%s/%s.dil", folder ? folder : "examples",
            examples[_i].file);
   for (int32_t i = 0; i < 3; i++) {
-    subject *s =
-        subject_read(path, examples[_i].defines, examples[_i].define_count);
+    tested_pattern *s = tested_pattern_read(path, examples[_i].defines,
+                                            examples[_i].define_count);
     ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-    subject_retype(s, dtypes[i]);
+    tested_pattern_retype(s, dtypes[i]);
     data *d = data_new(s, (call_shape){.batch = examples[_i].batch,
                                        .queries = examples[_i].queries,
                                        .keys = examples[_i].keys,
@@ -88,7 +88,7 @@ START_TEST(example) {
                                        .at_start = i == 2});
     try_kernels(s, d, examples[_i].file, examples[_i].fast);
     data_free(d);
-    subject_free(s);
+    tested_pattern_free(s);
   }
 }
 END_TEST

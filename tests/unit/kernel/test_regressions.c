@@ -24,7 +24,7 @@ static const struct found {
 };
 enum { FOUND = sizeof found / sizeof found[0] };
 
-static void try_kernel(const subject *s, data *d, recipe way,
+static void try_kernel(const tested_pattern *s, data *d, recipe way,
                        const char *name) {
   kernel_made *k = kernel_make(s, way);
   ck_assert_msg(way.force || !k->refused, "%s: %s", name, k->problem);
@@ -36,7 +36,7 @@ static void try_kernel(const subject *s, data *d, recipe way,
 
 START_TEST(right_now) {
   const struct found *f = &found[_i];
-  subject *s = subject_new(f->name, f->text, NULL, 0);
+  tested_pattern *s = tested_pattern_new(f->name, f->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   data *d = data_new(s, (call_shape){.batch = 1, .queries = f->queries,
                                      .keys = f->keys, .seed = 7});
@@ -46,7 +46,7 @@ START_TEST(right_now) {
     for (const forced *way = list; way->name; way++)
       try_kernel(s, d, (recipe){.isa = *isa, .force = way->force, .threads = 0}, f->name);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

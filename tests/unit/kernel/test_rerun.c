@@ -58,15 +58,15 @@ static void expect_same_bits(data *d, kernel_made *k, int32_t runs) {
 START_TEST(rerun) {
   static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16};
   for (int i = 0; i < 2; i++) {
-    subject *s = subject_new("rerun", cases[_i].text, NULL, 0);
+    tested_pattern *s = tested_pattern_new("rerun", cases[_i].text, NULL, 0);
     ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-    subject_retype(s, dtypes[i]);
+    tested_pattern_retype(s, dtypes[i]);
     data *d = data_new(s, cases[_i].shape);
     kernel_made *k = kernel_make(s, (recipe){0});
     expect_same_bits(d, k, gpu_wanted() ? 1000 : 10);
     kernel_unmake(k);
     data_free(d);
-    subject_free(s);
+    tested_pattern_free(s);
   }
 }
 END_TEST
@@ -85,10 +85,10 @@ static void change_lengths(const data *d, const int32_t *to, size_t size) {
 START_TEST(length_outside) {
   static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16};
   static const int32_t inside[] = {0, 130}, outside[] = {-7, 2000000000};
-  subject *s = subject_new("lengths", P("causal; branch { segment 50; }"), NULL,
-                           0);
+  tested_pattern *s = tested_pattern_new(
+      "lengths", P("causal; branch { segment 50; }"), NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  subject_retype(s, dtypes[_i]);
+  tested_pattern_retype(s, dtypes[_i]);
   data *d = data_new(s, (call_shape){.batch = 2, .queries = 130, .keys = 130,
                                      .seed = 7, .lengths = inside});
   kernel_made *k = kernel_make(s, (recipe){0});
@@ -110,7 +110,7 @@ START_TEST(length_outside) {
   free(first);
   kernel_unmake(k);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

@@ -356,7 +356,7 @@ static void check_inputs(const gradient_case *c, uint64_t *state) {
 }
 
 static void check_text(const char *text, bool detached, uint64_t *state) {
-  subject *s = subject_new("gradient", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("gradient", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", text, s->problem);
   dil_call *call =
       sample_call(memory, s->pattern, 2, 6, 7, random_bits(state));
@@ -368,7 +368,7 @@ static void check_text(const char *text, bool detached, uint64_t *state) {
   ask_gradients(&c);
   check_operands(&c, state);
   check_inputs(&c, state);
-  subject_free(s);
+  tested_pattern_free(s);
   ck_assert_int_le(kinks_seen * 8, slopes_seen);
 }
 

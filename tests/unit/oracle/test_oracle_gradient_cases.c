@@ -12,17 +12,17 @@
 
 /* ---- calls --------------------------------------------------------------- */
 
-static subject *parsed;
+static tested_pattern *parsed;
 
 static const pattern *parse(const char *text) {
-  subject_free(parsed);
-  parsed = subject_new("gradient", text, NULL, 0);
+  tested_pattern_free(parsed);
+  parsed = tested_pattern_new("gradient", text, NULL, 0);
   ck_assert_msg(parsed->pattern != NULL, "%s", parsed->problem);
   return parsed->pattern;
 }
 
 static void close_cases(void) {
-  subject_free(parsed);
+  tested_pattern_free(parsed);
   parsed = NULL;
   close_memory();
 }

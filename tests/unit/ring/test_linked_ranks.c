@@ -38,7 +38,7 @@ static double normal_element(int32_t tensor, const int64_t *at, double old) {
 }
 
 typedef struct linked_scene {
-  subject *s;
+  tested_pattern *s;
   kernel_made *k;
   data *d;
   mesh mesh;
@@ -140,7 +140,7 @@ static void run_scene(linked_scene *s) {
 }
 
 static linked_scene scene_open(int mesh_index, bool random) {
-  linked_scene s = {.s = subject_new("apart", text, NULL, 0),
+  linked_scene s = {.s = tested_pattern_new("apart", text, NULL, 0),
                     .mesh = meshes[mesh_index],
                     .random = random,
                     .wanted = {.count = -1}};
@@ -155,7 +155,7 @@ static linked_scene scene_open(int mesh_index, bool random) {
 static void scene_close(linked_scene *s) {
   data_free(s->d);
   kernel_unmake(s->k);
-  subject_free(s->s);
+  tested_pattern_free(s->s);
 }
 
 START_TEST(each_makes_its_own_rows) {

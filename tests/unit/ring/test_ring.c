@@ -59,13 +59,13 @@ typedef struct ring_result {
 } ring_result;
 
 typedef struct ring_scene {
-  subject *s;
+  tested_pattern *s;
   kernel_made *k;
   data *d;
 } ring_scene;
 
 static ring_scene scene_open(const char *text, int64_t N, int64_t M) {
-  ring_scene c = {.s = subject_new("ring", text, NULL, 0)};
+  ring_scene c = {.s = tested_pattern_new("ring", text, NULL, 0)};
   ck_assert_msg(c.s->pattern != NULL, "%s", c.s->problem);
   c.k = kernel_make(c.s, (recipe){0});
   c.d = data_new(c.s, (call_shape){.batch = 2, .queries = N, .keys = M,
@@ -77,7 +77,7 @@ static ring_scene scene_open(const char *text, int64_t N, int64_t M) {
 static void scene_close(ring_scene *c) {
   data_free(c->d);
   kernel_unmake(c->k);
-  subject_free(c->s);
+  tested_pattern_free(c->s);
 }
 
 static double now(void) {

@@ -24,10 +24,10 @@ static void write_file(const char *path, const char *text) {
 }
 
 static uint64_t meaning(arena *a, const char *text) {
-  subject *s = subject_new("wisdom", text, NULL, 0);
+  tested_pattern *s = tested_pattern_new("wisdom", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   uint64_t hash = wisdom_pattern(a, s->pattern, DIL_FORWARD);
-  subject_free(s);
+  tested_pattern_free(s);
   return hash;
 }
 
@@ -229,9 +229,11 @@ static double predicted(const pattern *p, int64_t N, const char *family,
 }
 
 START_TEST(cost_orders_gpu_kernels) {
-  subject *s = subject_new(
-      "cost", "pattern p { heads 12; head_dim 64; dtype bf16; segments 2048, "
-              "4096; dilations 1, 2; }", NULL, 0);
+  tested_pattern *s = tested_pattern_new(
+      "cost",
+      "pattern p { heads 12; head_dim 64; dtype bf16; segments 2048, "
+      "4096; dilations 1, 2; }",
+      NULL, 0);
   const pattern *p = s->pattern;
   ck_assert_msg(p != NULL, "%s", s->problem);
   int64_t N = 1 << 17;
@@ -247,7 +249,7 @@ START_TEST(cost_orders_gpu_kernels) {
                       predicted(p, 64, "general", 64, 64, 1));
   ck_assert_double_gt(predicted(p, N, "general", 64, 64, 8),
                       predicted(p, N, "general", 64, 64, 1));
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 
@@ -255,9 +257,11 @@ END_TEST
  * tile is best in a long call, and in a short one by less; where tiles are fewer
  * than processors, both take lower ones. */
 START_TEST(cost_knows_small_calls) {
-  subject *s = subject_new(
-      "small", "pattern p { heads 8; head_dim 64; dtype bf16; segments 2048, "
-               "4096, 8192; dilations 1, 2, 4; }", NULL, 0);
+  tested_pattern *s = tested_pattern_new(
+      "small",
+      "pattern p { heads 8; head_dim 64; dtype bf16; segments 2048, "
+      "4096, 8192; dilations 1, 2, 4; }",
+      NULL, 0);
   static const struct {
     int64_t N;
     double low, high; /* of tall over flat */
@@ -268,7 +272,7 @@ START_TEST(cost_knows_small_calls) {
     ck_assert_double_gt(tall / flat, cases[i].low);
     ck_assert_double_lt(tall / flat, cases[i].high);
   }
-  subject_free(s);
+  tested_pattern_free(s);
 }
 END_TEST
 

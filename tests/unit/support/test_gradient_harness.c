@@ -11,12 +11,12 @@
                 body " }"
 #define TWO "branch { segment 6; } branch { dilation 2; }"
 
-static subject *s;
+static tested_pattern *s;
 static gradient_data *g;
 
 static void close_data(void) {
   gradient_data_free(g);
-  subject_free(s);
+  tested_pattern_free(s);
   g = NULL;
   s = NULL;
 }
@@ -35,7 +35,7 @@ static void store_right(void) {
 
 static void open_data(const char *text, gradient_shape shape) {
   close_data();
-  s = subject_new("gradients", text, NULL, 0);
+  s = tested_pattern_new("gradients", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   if (!shape.call.batch) shape.call.batch = 2;
   if (!shape.call.queries) shape.call.queries = 13;

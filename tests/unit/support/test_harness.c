@@ -11,7 +11,7 @@
 static const char text[] =
     "pattern p { heads 2; head_dim 8; dtype f32; branch { segment 32; } }";
 
-static subject *s;
+static tested_pattern *s;
 static data *d;
 static kernel_made *k;
 
@@ -21,7 +21,7 @@ const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "handle_segv=0"; }
 
 static void set_up(void) {
-  s = subject_new("harness", text, NULL, 0);
+  s = tested_pattern_new("harness", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   d = data_new(s, (call_shape){.batch = 1, .queries = 40, .keys = 50,
                                .seed = 3, .layout = GUARD_HOLES});
@@ -30,7 +30,7 @@ static void set_up(void) {
 static void tear_down(void) {
   kernel_unmake(k);
   data_free(d);
-  subject_free(s);
+  tested_pattern_free(s);
 }
 
 START_TEST(right_is_right) { ck_assert_str_eq(data_problem(d, k), ""); }
@@ -129,9 +129,11 @@ START_TEST(unseen_rows_are_nan) { /* 40 queries stand at positions 10..49 */
     n += isnan(dil_element_read(v->data, v->dtype,
                                 tensor_index(v, (int64_t[]){0, j, 1, 0})));
   ck_assert_int_eq(n, 0); /* segment 0 is seen by 10..31 */
-  subject *narrow = subject_new("narrow",
-                                "pattern p { heads 2; head_dim 8; dtype f32; "
-                                "branch { window 0, 0; } }", NULL, 0);
+  tested_pattern *narrow =
+      tested_pattern_new("narrow",
+                         "pattern p { heads 2; head_dim 8; dtype f32; "
+                         "branch { window 0, 0; } }",
+                         NULL, 0);
   data *other = data_new(narrow, (call_shape){.batch = 1, .queries = 40,
                                               .keys = 50});
   v = &other->call.v;
@@ -140,7 +142,7 @@ START_TEST(unseen_rows_are_nan) { /* 40 queries stand at positions 10..49 */
                                 tensor_index(v, (int64_t[]){0, j, 1, 0})));
   ck_assert_int_eq(n, 10);
   data_free(other);
-  subject_free(narrow);
+  tested_pattern_free(narrow);
 }
 END_TEST
 

@@ -1,5 +1,6 @@
-/* subject.c - from the text of a pattern to a kernel, through the library:
- * parse, check, plan, compile with the back end beside the test program. */
+/* tested_pattern.c - from the text of a pattern to a kernel, through the
+ * library: parse, check, plan, compile with the back end beside the test
+ * program. */
 #include "gpu.h"
 #include "interface.h"
 #include <dlfcn.h>
@@ -20,9 +21,9 @@ static void keep_messages(const diag *d, char *text, size_t size) {
   free(all);
 }
 
-static subject *subject_take(arena *memory, const char *name, const diag *d,
-                             const program *read) {
-  subject *s = ARENA_NEW(memory, subject);
+static tested_pattern *tested_pattern_take(arena *memory, const char *name,
+                                           const diag *d, const program *read) {
+  tested_pattern *s = ARENA_NEW(memory, tested_pattern);
   s->memory = memory;
   snprintf(s->name, sizeof s->name, "%s", name);
   if (read == NULL || diag_errors(d) > 0)
@@ -32,33 +33,34 @@ static subject *subject_take(arena *memory, const char *name, const diag *d,
   return s;
 }
 
-subject *subject_new(const char *name, const char *text,
-                     const define *defines, int32_t define_count) {
+tested_pattern *tested_pattern_new(const char *name, const char *text,
+                                   const define *defines,
+                                   int32_t define_count) {
   arena *memory = arena_new();
   diag *d = diag_new(memory);
-  return subject_take(memory, name, d,
-                      program_parse(memory, d, name, text, strlen(text),
-                                    defines, define_count));
+  return tested_pattern_take(memory, name, d,
+                             program_parse(memory, d, name, text, strlen(text),
+                                           defines, define_count));
 }
 
-subject *subject_read(const char *path, const define *defines,
-                      int32_t define_count) {
+tested_pattern *tested_pattern_read(const char *path, const define *defines,
+                                    int32_t define_count) {
   arena *memory = arena_new();
   diag *d = diag_new(memory);
   dil_status status = DIL_OK;
-  return subject_take(memory, path, d,
-                      program_read(memory, d, path, defines, define_count,
-                                   &status));
+  return tested_pattern_take(
+      memory, path, d,
+      program_read(memory, d, path, defines, define_count, &status));
 }
 
-void subject_retype(subject *s, dil_dtype dtype) {
+void tested_pattern_retype(tested_pattern *s, dil_dtype dtype) {
   pattern *copy = ARENA_NEW(s->memory, pattern);
   *copy = *s->pattern;
   copy->dtype = dtype;
   s->pattern = copy;
 }
 
-void subject_free(subject *s) {
+void tested_pattern_free(tested_pattern *s) {
   if (s) arena_free(s->memory);
 }
 
@@ -126,7 +128,7 @@ static bool is_among(uint64_t hash, const uint64_t *hashes, int32_t count) {
   return false;
 }
 
-void forces_of(const subject *s, forced list[FORCES_MOST]) {
+void forces_of(const tested_pattern *s, forced list[FORCES_MOST]) {
   uint64_t hashes[FORCES_MOST];
   int32_t count = 0, plans = 0;
   for (const forced *f = force_all; f->name; f++) {
@@ -143,8 +145,8 @@ void forces_of(const subject *s, forced list[FORCES_MOST]) {
 
 /* ---- a kernel ------------------------------------------------------------ */
 
-static dil_status compile_subject(cpu_request request, void **bytes, size_t *size,
-                          dil_code *code) {
+static dil_status compile_tested(cpu_request request, void **bytes,
+                                 size_t *size, dil_code *code) {
   cpu_code made = {0};
   dil_status status =
       processor_backend()->common.compile(&request.common, &made);
@@ -156,20 +158,20 @@ static dil_status compile_subject(cpu_request request, void **bytes, size_t *siz
 
 dil_status plan_variant(void *context, dil_variant variant, void **bytes,
                         size_t *size, dil_code *code) {
-  return compile_subject((cpu_request){.common = {context}, .variant = variant}, bytes,
-                 size, code);
+  return compile_tested((cpu_request){.common = {context}, .variant = variant},
+                        bytes, size, code);
 }
 
 static dil_status make_variant(void *context, dil_variant variant,
                                void **bytes, size_t *size, dil_code *code) {
   kernel_made *k = context;
   k->compiled++;
-  return compile_subject((cpu_request){.common = {k->plan}, .isa = k->way.isa,
-                                   .variant = variant},
-                 bytes, size, code);
+  return compile_tested(
+      (cpu_request){.common = {k->plan}, .isa = k->way.isa, .variant = variant},
+      bytes, size, code);
 }
 
-kernel_made *kernel_make(const subject *s, recipe way) {
+kernel_made *kernel_make(const tested_pattern *s, recipe way) {
   arena *memory = arena_new();
   diag *d = diag_new(memory);
   kernel_made *k = ARENA_NEW(memory, kernel_made);
