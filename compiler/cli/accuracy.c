@@ -96,13 +96,14 @@ accuracy_element accuracy_row(const call_setup *b, int64_t rows,
       .b = row / heads / N, .n = row / heads % N, .h = row % heads};
 }
 
-static int64_t row_start(const dil_tensor *x, int64_t b, int64_t n, int64_t h) {
+static int64_t accuracy_row_start(const dil_tensor *x, int64_t b, int64_t n,
+                                  int64_t h) {
   return b * x->stride[0] + n * x->stride[1] + h * x->stride[2];
 }
 
 void accuracy_compare(const dil_tensor *x, accuracy_element at,
                       const double *want, accuracy_sum *r) {
-  int64_t base = row_start(x, at.b, at.n, at.h);
+  int64_t base = accuracy_row_start(x, at.b, at.n, at.h);
   for (at.d = 0; at.d < x->shape[3]; at.d++) {
     at.got = dil_element_read(x->data, x->dtype, base + at.d);
     at.want = want[at.d];

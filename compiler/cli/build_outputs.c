@@ -47,26 +47,27 @@ static dil_status text_end(building *b, output_text *t, const char *path,
   return good ? DIL_OK : dil_fail(DIL_MEMORY, "no memory for '%s'", path);
 }
 
-static dil_status make_header(building *b, emitted kind, FILE *out) {
+static dil_status output_header(building *b, emitted kind, FILE *out) {
   (void)kind;
   library_header(&b->library, out);
   return DIL_OK;
 }
 
-static dil_status make_pc(building *b, emitted kind, FILE *out) {
+static dil_status output_pc(building *b, emitted kind, FILE *out) {
   (void)kind;
   library_pc(&b->library, out);
   return DIL_OK;
 }
 
-static dil_status make_json(building *b, emitted kind, FILE *out) {
+static dil_status output_json(building *b, emitted kind, FILE *out) {
   (void)kind;
   fputs(b->library.meta, out);
   return DIL_OK;
 }
 
-static dil_status make_text(building *b, emitted kind,
-                            dil_status (*make)(building *, emitted, FILE *)) {
+static dil_status output_as_text(building *b, emitted kind,
+                                 dil_status (*make)(building *, emitted,
+                                                    FILE *)) {
   output_text t;
   dil_status status = text_begin(&t);
   if (status) return status;
@@ -107,7 +108,7 @@ static const char *member_of(const building *b, const library_kernel *k,
               : arena_print(a, ".%s", code->family);
 }
 
-static dil_status make_cubins(building *b) {
+static dil_status output_cubins(building *b) {
   for (int32_t i = 0; i < b->library.kernel_count; i++) {
     const library_kernel *k = &b->library.kernel[i];
     for (int32_t c = 0; c < k->code_count; c++) {
@@ -122,8 +123,8 @@ static dil_status make_cubins(building *b) {
   return DIL_OK;
 }
 
-static dil_status make_source(building *b, const library_kernel *k,
-                              int32_t arch) {
+static dil_status output_source(building *b, const library_kernel *k,
+                                int32_t arch) {
   output_text t;
   gpu_codes none = {0};
   dil_status status = text_begin(&t);
@@ -135,12 +136,12 @@ static dil_status make_source(building *b, const library_kernel *k,
   return status ? status : ended;
 }
 
-static dil_status make_sources(building *b) {
+static dil_status output_sources(building *b) {
   const library *l = &b->library;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < l->kernel_count; i++)
     for (int32_t a = 0; !status && a < l->arch_count; a++)
-      status = make_source(b, &l->kernel[i], l->arch[a]);
+      status = output_source(b, &l->kernel[i], l->arch[a]);
   return status;
 }
 
@@ -154,7 +155,7 @@ static void add_object(building *b, const char *ending, void *bytes,
 }
 
 /* The object and, while it is made, its texts. */
-static dil_status make_object(building *b) {
+static dil_status output_object(building *b) {
   output_text ir = {0}, assembly = {0};
   cpu_code made = {0};
   dil_status status = DIL_OK, ended = DIL_OK;
@@ -169,7 +170,7 @@ static dil_status make_object(building *b) {
   return status ? status : ended;
 }
 
-static dil_status make_runtime(building *b) {
+static dil_status output_runtime(building *b) {
   void *bytes;
   size_t size;
   dil_status status = library_runtime(&b->library, &bytes, &size);
@@ -177,7 +178,7 @@ static dil_status make_runtime(building *b) {
   return status;
 }
 
-static dil_status make_archive(building *b) {
+static dil_status output_archive(building *b) {
   void *bytes;
   size_t size;
   dil_status status = archive_make(b->object, b->object_count, &bytes, &size);
@@ -197,10 +198,10 @@ static dil_status add_one_object(building *b) {
   return DIL_OK;
 }
 
-static dil_status make_objects(building *b) {
-  dil_status status = make_object(b);
-  if (!status && b->library.standalone) status = make_runtime(b);
-  if (!status && b->emit & BIT(A)) status = make_archive(b);
+static dil_status output_objects(building *b) {
+  dil_status status = output_object(b);
+  if (!status && b->library.standalone) status = output_runtime(b);
+  if (!status && b->emit & BIT(A)) status = output_archive(b);
   if (!status && b->emit & BIT(O)) status = add_one_object(b);
   if (!status && b->emit & BIT(SO))
     add_output(b, output_path(b, "so"), EMIT_SO, NULL, 0);
@@ -209,12 +210,14 @@ static dil_status make_objects(building *b) {
 
 dil_status build_make(building *b, const compilation **at) {
   dil_status status = library_make(&b->library, at);
-  if (!status && b->emit & EMIT_OBJECTS) status = make_objects(b);
-  if (!status && b->emit & BIT(H)) status = make_text(b, EMIT_H, make_header);
-  if (!status && b->emit & BIT(PC)) status = make_text(b, EMIT_PC, make_pc);
+  if (!status && b->emit & EMIT_OBJECTS) status = output_objects(b);
+  if (!status && b->emit & BIT(H))
+    status = output_as_text(b, EMIT_H, output_header);
+  if (!status && b->emit & BIT(PC))
+    status = output_as_text(b, EMIT_PC, output_pc);
   if (!status && b->emit & BIT(JSON))
-    status = make_text(b, EMIT_JSON, make_json);
-  if (!status && b->emit & BIT(CU)) status = make_sources(b);
-  if (!status && b->emit & BIT(CUBIN)) status = make_cubins(b);
+    status = output_as_text(b, EMIT_JSON, output_json);
+  if (!status && b->emit & BIT(CU)) status = output_sources(b);
+  if (!status && b->emit & BIT(CUBIN)) status = output_cubins(b);
   return status;
 }

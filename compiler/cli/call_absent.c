@@ -6,7 +6,7 @@
 #include "runtime/base/status.h"
 #include <sys/mman.h>
 
-static double tensor_bytes(const dil_tensor *t) {
+static double absent_bytes(const dil_tensor *t) {
   double bytes = (double)dil_dtype_size(t->dtype);
   for (int32_t i = 0; i < t->rank; i++) bytes *= (double)t->shape[i];
   return bytes;
@@ -19,7 +19,7 @@ bool call_is_absent(const call_setup *b) {
   const dil_call *c = &b->call;
   return o->device.word == DEVICE_CUDA && o->topology && !arrays &&
          !b->is_rank &&
-         tensor_bytes(&c->q) + tensor_bytes(&c->k) + tensor_bytes(&c->v) >
+         absent_bytes(&c->q) + absent_bytes(&c->k) + absent_bytes(&c->v) >
              small;
 }
 
@@ -29,12 +29,12 @@ bool call_is_sparse(const call_setup *b) {
 }
 
 static dil_status reserve_pages(call_setup *b, int32_t index, dil_tensor *t) {
-  size_t bytes = (size_t)tensor_bytes(t) + 1; /* mmap refuses 0 bytes */
+  size_t bytes = (size_t)absent_bytes(t) + 1; /* mmap refuses 0 bytes */
   void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)
     return dil_fail(DIL_MEMORY, "no room for %g bytes of the output",
-                    tensor_bytes(t));
+                    absent_bytes(t));
   b->sparse[index] = bytes;
   *t = dil_tensor_make(data, t->dtype, t->rank, t->shape);
   return DIL_OK;

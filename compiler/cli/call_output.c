@@ -44,38 +44,39 @@ typedef struct named_files {
   int32_t count;
 } named_files;
 
-static void add_file(named_files *to, const char *name, const char *path) {
+static void add_named_file(named_files *to, const char *name,
+                           const char *path) {
   if (path && to->count < NAMED_FILES_MAX)
     to->file[to->count++] = (named_file){name, path};
 }
 
-static void add_pairs(named_files *to, arena *a, const char *name,
-                      const settings *list) {
+static void add_named_pairs(named_files *to, arena *a, const char *name,
+                            const settings *list) {
   for (int32_t i = 0; i < list->count; i++)
-    add_file(to, arena_print(a, "%s %s", name, list->pair[i].name),
-             list->pair[i].value);
+    add_named_file(to, arena_print(a, "%s %s", name, list->pair[i].name),
+                   list->pair[i].value);
 }
 
 static named_files files_read(arena *a, const options *o) {
   named_files all = {.count = 0};
-  add_file(&all, "q", o->array[0]);
-  add_file(&all, "k", o->array[1]);
-  add_file(&all, "v", o->array[2]);
-  add_file(&all, "lengths", o->lengths);
-  add_file(&all, "do", o->d_o);
-  add_file(&all, "dlse", o->dlse);
-  add_pairs(&all, a, "input", &o->input);
+  add_named_file(&all, "q", o->array[0]);
+  add_named_file(&all, "k", o->array[1]);
+  add_named_file(&all, "v", o->array[2]);
+  add_named_file(&all, "lengths", o->lengths);
+  add_named_file(&all, "do", o->d_o);
+  add_named_file(&all, "dlse", o->dlse);
+  add_named_pairs(&all, a, "input", &o->input);
   return all;
 }
 
 static named_files files_written(arena *a, const options *o) {
   named_files all = {.count = 0};
-  add_file(&all, "out", o->out);
-  add_file(&all, "lse", o->lse);
-  add_file(&all, "dq", o->gradient[0]);
-  add_file(&all, "dk", o->gradient[1]);
-  add_file(&all, "dv", o->gradient[2]);
-  add_pairs(&all, a, "grad", &o->grad);
+  add_named_file(&all, "out", o->out);
+  add_named_file(&all, "lse", o->lse);
+  add_named_file(&all, "dq", o->gradient[0]);
+  add_named_file(&all, "dk", o->gradient[1]);
+  add_named_file(&all, "dv", o->gradient[2]);
+  add_named_pairs(&all, a, "grad", &o->grad);
   return all;
 }
 

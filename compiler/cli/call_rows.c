@@ -10,7 +10,7 @@
 static const char *const array_names[] = {"--q", "--k", "--v"};
 
 /* Turns [N, H, D] into [1, N, H, D]. */
-static void add_batch(dil_tensor *t) {
+static void add_row_batch(dil_tensor *t) {
   if (t->rank != 3) return;
   const int64_t shape[] = {1, t->shape[0], t->shape[1], t->shape[2]};
   *t = dil_tensor_make(t->data, t->dtype, 4, shape);
@@ -70,7 +70,7 @@ static dil_status map_tensor(call_setup *b, int32_t index, dil_tensor *tensor) {
   if (status) return status;
   watch_files();
   *tensor = file->tensor;
-  add_batch(tensor);
+  add_row_batch(tensor);
   if (!call_type_is_float(tensor->dtype))
     return call_wrong_type(path, tensor->dtype, b->pattern->dtype);
   return claim_array(b, index, path, tensor);
@@ -84,7 +84,7 @@ static dil_status load_tensor(call_setup *b, int32_t index,
     return map_tensor(b, index, tensor);
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
-  add_batch(&file.tensor);
+  add_row_batch(&file.tensor);
   status = claim_array(b, index, path, &file.tensor);
   if (!status)
     status = call_take_array(b, path, b->pattern->dtype, &file, tensor);

@@ -128,7 +128,7 @@ static const char *given_input(const options *o, const char *name) {
   return NULL;
 }
 
-static dil_status check_names(const call_setup *b) {
+static dil_status check_array_names(const call_setup *b) {
   const pattern *p = b->pattern;
   const char *names[DIL_INPUT_MAX];
   for (int32_t i = 0; i < p->input_count; i++) names[i] = p->input[i].name;
@@ -188,13 +188,13 @@ dil_status call_take_array(call_setup *b, const char *path, dil_dtype dtype,
   return status ? status : call_tensor_convert(b, &file->tensor, tensor);
 }
 
-static bool same_shape(const dil_tensor *a, const dil_tensor *b) {
+static bool has_same_shape(const dil_tensor *a, const dil_tensor *b) {
   return a->rank == b->rank &&
          !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
 }
 
 /* Adds a batch of one, where `want` has it and the array has not. */
-static void add_batch(const dil_tensor *want, dil_tensor *t) {
+static void add_input_batch(const dil_tensor *want, dil_tensor *t) {
   if (t->rank + 1 != want->rank || want->shape[0] != 1) return;
   int64_t shape[DIL_RANK_MAX] = {1};
   memcpy(shape + 1, t->shape, (size_t)t->rank * sizeof *shape);
@@ -206,8 +206,8 @@ dil_status call_load_array(call_setup *b, const char *what, const char *path,
   dil_npy file;
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
-  add_batch(want, &file.tensor);
-  if (!same_shape(&file.tensor, want))
+  add_input_batch(want, &file.tensor);
+  if (!has_same_shape(&file.tensor, want))
     status = dil_fail(DIL_INPUT, "%s is %s here, but '%s' is %s", what,
                       call_tensor_shape_text(b->arena, want), path,
                       call_tensor_shape_text(b->arena, &file.tensor));
@@ -241,7 +241,7 @@ static dil_status make_input(call_setup *b, int32_t index, bool needed) {
 }
 
 dil_status call_setup_inputs(call_setup *b, bool all) {
-  dil_status status = check_names(b);
+  dil_status status = check_array_names(b);
   for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
     status = make_input(b, i, all || call_input_decides(b->pattern, i));
   b->call.inputs = b->inputs;
@@ -259,7 +259,7 @@ static dil_status make_lengths(call_setup *b) {
   dil_npy file;
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
-  if (!same_shape(&file.tensor, &want))
+  if (!has_same_shape(&file.tensor, &want))
     status = dil_fail(DIL_INPUT, "lengths are [%lld] here, but '%s' is %s",
                       (long long)shape[0], path,
                       call_tensor_shape_text(b->arena, &file.tensor));
@@ -280,7 +280,7 @@ static dil_status make_lengths(call_setup *b) {
 
 /* Refuses --scale, --seed and --train where the pattern does not use them, and
  * a missing --scale. */
-static dil_status check_options(const call_setup *b) {
+static dil_status check_call_options(const call_setup *b) {
   const options *o = b->options;
   bool wanted = b->pattern->scale_kind == SCALE_RUNTIME;
   if (wanted && !o->seen[OPTION_SCALE])
@@ -306,7 +306,7 @@ static dil_status check_options(const call_setup *b) {
 
 dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
-  dil_status status = check_options(b);
+  dil_status status = check_call_options(b);
   if (!status) status = call_outputs_check(b->arena, b->options);
   if (!status) status = call_rows_load(b, loaded);
   if (!status) status = call_setup_sizes(b, seq);
@@ -319,7 +319,7 @@ dil_status call_setup_tensors(call_setup *b, int64_t seq) {
 dil_status call_setup_follow(call_setup *b,
                              const int64_t size[CALL_SIZE_COUNT]) {
   dil_tensor loaded[3];
-  dil_status status = check_options(b);
+  dil_status status = check_call_options(b);
   if (!status) status = claim_options(b);
   for (int32_t i = 0; i < CALL_SIZE_COUNT && !status; i++)
     status = call_claim_size(b, (call_size)i, size[i], "rank 0");

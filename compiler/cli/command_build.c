@@ -45,7 +45,7 @@ static dil_status read_chips(building *b) {
   return DIL_OK;
 }
 
-static bool is_listed(const char *list, const char *word) {
+static bool is_word_of(const char *list, const char *word) {
   size_t length = strlen(word);
   for (; list; list = strchr(list, ',')) {
     list += *list == ',';
@@ -89,7 +89,7 @@ static dil_status read_isas(building *b) {
   const char *const *known = cpu->isas();
   if (list) status = check_isas(list, known);
   for (int32_t i = 0; !status && known[i]; i++)
-    if (!list || is_listed(list, known[i])) l->isa[l->isa_count++] = known[i];
+    if (!list || is_word_of(list, known[i])) l->isa[l->isa_count++] = known[i];
   return status;
 }
 

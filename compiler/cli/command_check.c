@@ -1,7 +1,7 @@
 /* command_check.c - `dil check FILE...`: diagnostics and nothing else. */
 #include "command.h"
 
-static dil_status check_file(const options *o, int32_t index) {
+static dil_status check_program_file(const options *o, int32_t index) {
   arena *a = arena_new();
   compilation c = {.arena = a, .diag = diag_new(a)};
   driver_request r = command_request(o, index);
@@ -16,7 +16,7 @@ dil_status command_check(arena *a, const options *o) {
   (void)a;
   dil_status first = DIL_OK;
   for (int32_t i = 0; i < o->file_count; i++) {
-    dil_status status = check_file(o, i);
+    dil_status status = check_program_file(o, i);
     if (!first) first = status;
   }
   return first;

@@ -62,7 +62,7 @@ static void predict_dense(const call_setup *b, const compilation *c,
 
 /* The prediction needs the peak of this machine, and to know what would run:
  * a kernel says so before any code is made. */
-static dil_status predict_cpu(const call_setup *b, compilation *c,
+static dil_status explain_cpu(const call_setup *b, compilation *c,
                               cost_report *r) {
   dil_kernel *made;
   dil_sizes sizes = {r->B, r->N, r->M};
@@ -99,7 +99,7 @@ static int32_t explained_tile_keys(const dil_table *table) {
   return table->tile_keys;
 }
 
-static dil_status predict_gpu(const call_setup *b, compilation *c,
+static dil_status explain_gpu(const call_setup *b, compilation *c,
                               cost_report *r) {
   dil_status status = DIL_OK;
   if (!b->options->cuda) status = gpu_estimate_device(b, c, r->gpu);
@@ -163,7 +163,7 @@ static dil_status fill_report(const call_setup *b, compilation *c,
   r->bytes = (double)B * cost_bytes(p, N, M);
   r->dense = (double)B * cost_dense(p, N, M, false);
   r->dense_causal = (double)B * cost_dense(p, N, M, true);
-  return r->gpu ? predict_gpu(b, c, r) : predict_cpu(b, c, r);
+  return r->gpu ? explain_gpu(b, c, r) : explain_cpu(b, c, r);
 }
 
 /* ---- for people ---------------------------------------------------------- */

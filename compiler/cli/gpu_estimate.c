@@ -200,7 +200,7 @@ static dil_status estimate_ranks(const call_setup *b, const compilation *c,
 /* Seconds to move states. Every pass but the opening one reads and writes the
  * states of its rows; without an opening pass all rows first get an empty
  * state. */
-static double estimate_states(const call_setup *b, const gpu_estimate *f) {
+static double estimate_state_bytes(const call_setup *b, const gpu_estimate *f) {
   const plan *p = f->compilation->plan;
   double all = estimate_rows(b), rows = f->run.opening < 0 ? all : 0;
   if (!f->run.stateful) return 0;
@@ -212,7 +212,7 @@ static double estimate_states(const call_setup *b, const gpu_estimate *f) {
 static void estimate_add_up(const call_setup *b, double flops,
                             gpu_estimate *f) {
   const plan *p = f->compilation->plan;
-  f->seconds = f->states = estimate_states(b, f);
+  f->seconds = f->states = estimate_state_bytes(b, f);
   for (int32_t i = 0; i < p->table.pass_count; i++)
     f->seconds += f->pass[i].seconds;
   f->share = cost_gpu_chip_of(f->facts.arch)

@@ -50,8 +50,8 @@ typedef struct row_errors {
 } row_errors;
 
 /* The row of a tensor [B, N, H, D] with that number. */
-static accuracy_element place_of(const gradient_work *w, const dil_tensor *x,
-                                 int64_t index) {
+static accuracy_element element_place(const gradient_work *w,
+                                      const dil_tensor *x, int64_t index) {
   int64_t row = accuracy_sample(w->total, w->rows, index);
   int64_t heads = x->shape[2], N = x->shape[1];
   return (accuracy_element){
@@ -63,7 +63,7 @@ static void compare_query(void *context, int64_t index, int32_t worker) {
   const gradient_work *w = context;
   double dq[DIL_HEAD_DIM_MAX];
   oracle_scatter scatter = scatter_of(w);
-  accuracy_element at = place_of(w, &w->call->dq, index);
+  accuracy_element at = element_place(w, &w->call->dq, index);
   const int64_t place[3] = {at.b, at.n, at.h};
   row_errors *r = &w->row[index];
   *r = (row_errors){0};
@@ -79,7 +79,7 @@ static void compare_key(void *context, int64_t index, int32_t worker) {
   const gradient_work *w = context;
   double dk[DIL_HEAD_DIM_MAX], dv[DIL_HEAD_DIM_MAX];
   oracle_scatter scatter = scatter_of(w);
-  accuracy_element at = place_of(w, &w->call->dk, index);
+  accuracy_element at = element_place(w, &w->call->dk, index);
   const int64_t place[3] = {at.b, at.n, at.h};
   row_errors *r = &w->row[index];
   *r = (row_errors){0};
@@ -93,13 +93,14 @@ static void compare_key(void *context, int64_t index, int32_t worker) {
 }
 
 /* The root of the keys that a row has, on average. */
-static double coherence(const call_setup *b, double pairs) {
+static double row_coherence(const call_setup *b, double pairs) {
   double rows = (double)(b->size[CALL_B] * b->size[CALL_N] * b->pattern->heads);
   return rows > 0 ? fmax(1, sqrt(pairs / rows)) : 1;
 }
 
-static dil_status each(gradient_work *w, const char *what, int64_t count,
-                       void (*work)(void *, int64_t, int32_t)) {
+static dil_status work_on_each(gradient_work *w, const char *what,
+                               int64_t count,
+                               void (*work)(void *, int64_t, int32_t)) {
   progress bar;
   w->progress = &bar;
   progress_start(&bar, what, count, 1);
@@ -158,10 +159,10 @@ static dil_status check_rows(gradient_work *w, const row_check *c) {
   w->judging = false;
   w->row = calloc((size_t)c->rows, sizeof *w->row);
   if (!w->row) return dil_fail(DIL_MEMORY, "no memory to check the gradients");
-  dil_status status = each(w, "checking", c->rows, c->compare);
+  dil_status status = work_on_each(w, "checking", c->rows, c->compare);
   if (!status && !decide_parts(w, c)) {
     w->judging = true;
-    status = each(w, "judging", c->rows, c->compare);
+    status = work_on_each(w, "judging", c->rows, c->compare);
     if (!status) decide_parts(w, c);
   }
   free(w->row);
@@ -211,7 +212,7 @@ static void add_workers(const gradient_work *w, int32_t workers) {
 }
 
 /* How near an element is to its bound, 1 being just there. */
-static double nearness(const gradient_error *e) {
+static double bound_nearness(const gradient_error *e) {
   return e->bound > 0 ? e->difference / e->bound : e->difference > 0 ? 2 : 0;
 }
 
@@ -226,7 +227,7 @@ static void decide_input(const dil_tensor *x, const double *want,
     one.difference = isfinite(got) && !one.torn ? fabs(got - want[n]) : 0;
     one.bound = 2 * rounding_unit[x->dtype] * fabs(want[n]) + sqrt(square[n]);
     if (one.torn || one.difference > one.bound) one.good = false;
-    if (one.torn || nearness(&one) > nearness(e)) *e = one;
+    if (one.torn || bound_nearness(&one) > bound_nearness(e)) *e = one;
     if (e->torn) return;
   }
 }
@@ -245,7 +246,8 @@ static void decide_inputs(const gradient_work *w, gradient_accuracy *v) {
     }
 }
 
-static dil_status check_inputs(gradient_work *w, gradient_accuracy *v) {
+static dil_status check_input_gradients(gradient_work *w,
+                                        gradient_accuracy *v) {
   int32_t workers = dil_threads_count(w->setup->threads);
   const int64_t *size = w->setup->size;
   int64_t rows = size[CALL_B] * size[CALL_N] * w->setup->pattern->heads;
@@ -256,7 +258,8 @@ static dil_status check_inputs(gradient_work *w, gradient_accuracy *v) {
   dil_status status = DIL_OK;
   if (!w->sums || !w->squares)
     status = dil_fail(DIL_MEMORY, "no memory to check the gradients");
-  if (!status) status = each(w, "checking inputs", rows, add_row_inputs);
+  if (!status)
+    status = work_on_each(w, "checking inputs", rows, add_row_inputs);
   if (!status) {
     add_workers(w, workers);
     decide_inputs(w, v);
@@ -348,7 +351,7 @@ dil_status gradient_accuracy_check(const call_setup *b,
                      .forward = v->saved ? ORACLE_SAVED : ORACLE_DEFINED,
                      .rounds = {.p = p,
                                 .exactness = dot_error_of(p, gpu),
-                                .coherent = coherence(b, pairs)},
+                                .coherent = row_coherence(b, pairs)},
                      .elements = input_elements(p, call)};
   name_errors(p, call, v);
   dil_status status = oracle_check_backward(p, call);
@@ -357,7 +360,8 @@ dil_status gradient_accuracy_check(const call_setup *b,
   if (!status) status = check_rows(&w, &queries);
   if (!status) status = check_rows(&w, &keys);
   bool affordable = whole_seconds(b, pairs) <= INPUT_PATIENCE * budget;
-  if (!status && w.elements && affordable) status = check_inputs(&w, v);
+  if (!status && w.elements && affordable)
+    status = check_input_gradients(&w, v);
   v->good = true;
   for (int32_t i = 0; i < v->count; i++) v->good &= v->error[i].good;
   return status;
@@ -373,7 +377,7 @@ double gradient_accuracy_error(const gradient_accuracy *v) {
   return most;
 }
 
-static void print_place(const gradient_error *e, FILE *out) {
+static void print_error_place(const gradient_error *e, FILE *out) {
   const accuracy_element *at = &e->worst;
   if (e->is_input)
     fprintf(out, "  %s at element %lld", e->name, (long long)at->n);
@@ -384,7 +388,7 @@ static void print_place(const gradient_error *e, FILE *out) {
   fprintf(out, ": got %.9g, the oracle has %.9g\n", at->got, at->want);
 }
 
-static void print_input(const gradient_error *e, FILE *out) {
+static void print_input_error(const gradient_error *e, FILE *out) {
   if (e->rows == 0 && e->total > 0)
     fprintf(out, "%-8snot compared: the oracle would sum all pairs for it\n",
             e->name);
@@ -411,8 +415,8 @@ void gradient_accuracy_print(const gradient_accuracy *v, FILE *out) {
                    : "no o and lse: branches have their own softmax");
   for (int32_t i = 0; i < v->count; i++) {
     const gradient_error *e = &v->error[i];
-    (e->is_input ? print_input : print_rows)(e, out);
-    if (!e->good) print_place(e, out);
+    (e->is_input ? print_input_error : print_rows)(e, out);
+    if (!e->good) print_error_place(e, out);
   }
 }
 

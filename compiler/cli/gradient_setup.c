@@ -35,7 +35,7 @@ static dil_status no_gradient(const pattern *p, const dil_input *input) {
 }
 
 /* Refuses --grad for a name that is no input with a gradient. */
-static dil_status check_name(const call_setup *b, const char *name) {
+static dil_status check_gradient_name(const call_setup *b, const char *name) {
   const pattern *p = b->pattern;
   const char *names[DIL_INPUT_MAX];
   char guess[DIAG_GUESS];
@@ -60,11 +60,11 @@ static const char *file_of(const call_setup *b, const char *name) {
   return NULL;
 }
 
-static dil_status check_names(const call_setup *b) {
+static dil_status check_gradient_names(const call_setup *b) {
   const settings *grad = &b->options->grad;
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < grad->count && !status; i++) {
-    status = check_name(b, grad->pair[i].name);
+    status = check_gradient_name(b, grad->pair[i].name);
     for (int32_t k = 0; k < i && !status; k++)
       if (!strcmp(grad->pair[i].name, grad->pair[k].name))
         status =
@@ -103,8 +103,8 @@ static dil_status make_dlse(call_setup *b, dil_backward_call *call) {
 }
 
 /* All bits set is a NaN of every float type. */
-static dil_status make_room(call_setup *b, const dil_tensor *like,
-                            dil_tensor *to) {
+static dil_status make_gradient_room(call_setup *b, const dil_tensor *like,
+                                     dil_tensor *to) {
   dil_status status =
       call_tensor_new(b, like->dtype, like->rank, like->shape, to);
   if (!status)
@@ -116,17 +116,17 @@ static dil_status make_room(call_setup *b, const dil_tensor *like,
 dil_status gradient_setup_make(call_setup *b, dil_backward_call *call) {
   const pattern *p = b->pattern;
   *call = (dil_backward_call){.size = sizeof *call};
-  dil_status status = check_names(b);
+  dil_status status = check_gradient_names(b);
   if (!status)
     status = make_given(b, "do", b->options->d_o, DO_NUMBER, &b->call.o,
                         &call->output);
   if (!status) status = make_dlse(b, call);
-  if (!status) status = make_room(b, &b->call.q, &call->dq);
-  if (!status) status = make_room(b, &b->call.k, &call->dk);
-  if (!status) status = make_room(b, &b->call.v, &call->dv);
+  if (!status) status = make_gradient_room(b, &b->call.q, &call->dq);
+  if (!status) status = make_gradient_room(b, &b->call.k, &call->dk);
+  if (!status) status = make_gradient_room(b, &b->call.v, &call->dv);
   for (int32_t i = 0; i < p->input_count && !status; i++)
     if (p->input[i].gradient)
-      status = make_room(b, &b->inputs[i], &call->inputs[i]);
+      status = make_gradient_room(b, &b->inputs[i], &call->inputs[i]);
   return status;
 }
 

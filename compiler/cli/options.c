@@ -271,7 +271,7 @@ static dil_status check_operands(const options *o) {
   return DIL_OK;
 }
 
-static dil_status check_force(const options *o) {
+static dil_status check_force_options(const options *o) {
   for (int32_t i = 0; i < o->force.count; i++) {
     unsigned set = o->verb == VERB_bench ? o->force.set[i] : options_force(o);
     const char *clash = plan_force_clash(set);
@@ -322,7 +322,7 @@ dil_status options_read(arena *a, verb which, int argc, char **argv,
   o->file_count = argc - optind;
   o->file = (const char **)argv + optind;
   dil_status status = check_operands(o);
-  return status ? status : check_force(o);
+  return status ? status : check_force_options(o);
 }
 
 /* ---- what all subcommands ask of the compiler ---------------------------- */

@@ -54,8 +54,8 @@ typedef void take_key(rounding_state *state, key_score key);
 
 /* ---- scores -------------------------------------------------------------- */
 
-static void read_tensor_row(const dil_call *call, const dil_tensor *x,
-                            const int64_t at[3], int64_t count, double *to) {
+static void read_rounded_row(const dil_call *call, const dil_tensor *x,
+                             const int64_t at[3], int64_t count, double *to) {
   int64_t start =
       at[0] * x->stride[0] + at[1] * x->stride[1] + at[2] * x->stride[2];
   if (!x->data)
@@ -73,8 +73,8 @@ static void read_key_row(const rounding_state *state, const dil_tensor *x,
     memset(to, 0, (size_t)count * sizeof *to);
     return;
   }
-  read_tensor_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count,
-                  to);
+  read_rounded_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count,
+                   to);
 }
 
 /* The score of the key at the point, its product given; `made` grows to the
@@ -130,8 +130,8 @@ double rounding_of_dot(dot_error exactness, int64_t count, double sizes) {
 
 /* ---- keys ---------------------------------------------------------------- */
 
-static void visit_branch_keys(rounding_state *state, int32_t index,
-                              take_key *take) {
+static void take_branch_keys(rounding_state *state, int32_t index,
+                             take_key *take) {
   const pattern *p = state->pattern;
   const branch *br = &p->branch[index];
   int64_t M = state->point.M, t = state->t;
@@ -149,8 +149,8 @@ static void visit_branch_keys(rounding_state *state, int32_t index,
 }
 
 /* Sinks are keys of the row; their expressions round as scores do. */
-static void visit_sinks(rounding_state *state, expr *const *sink, int32_t count,
-                        take_key *take) {
+static void take_sinks(rounding_state *state, expr *const *sink, int32_t count,
+                       take_key *take) {
   state->point.h = (int32_t)state->h;
   state->point.i = (int32_t)state->t;
   for (int32_t i = 0; i < count; i++) {
@@ -168,15 +168,15 @@ static bool selects_row(const rounding_state *state, const branch *br) {
   return floor_mod(inside - br->phase[state->h], br->dilation) == 0;
 }
 
-static void visit_branches(rounding_state *state, take_key *take) {
+static void take_branches(rounding_state *state, take_key *take) {
   const pattern *p = state->pattern;
   const branch *all = p->branch;
-  visit_sinks(state, p->sink, p->sink_count, take);
+  take_sinks(state, p->sink, p->sink_count, take);
   for (int32_t i = state->first; i <= state->last; i++) {
     if (all[i].head_first > state->h || state->h > all[i].head_last) continue;
-    visit_branch_keys(state, i, take);
+    take_branch_keys(state, i, take);
     if (selects_row(state, &all[i]))
-      visit_sinks(state, all[i].sink, all[i].sink_count, take);
+      take_sinks(state, all[i].sink, all[i].sink_count, take);
   }
 }
 
@@ -233,11 +233,11 @@ static rounding rounding_of_softmax(rounding_state *state) {
   state->weights = state->least = state->gained = 0;
   state->square = state->farthest = state->most = 0;
   state->stands = false;
-  visit_branches(state, take_top);
+  take_branches(state, take_top);
   if (state->spoiled || state->top == -INFINITY) return (rounding){0, 0};
-  visit_branches(state, take_value);
+  take_branches(state, take_value);
   for (int32_t d = 0; d < p->value_dim; d++) output[d] /= state->weights;
-  visit_branches(state, take_gain);
+  take_branches(state, take_gain);
   double drawn = ROUNDING_SURENESS * sqrt(state->square) / state->least;
   drawn = state->farthest > 0 ? fmin(drawn, state->farthest) : drawn;
   double kept = state->call->train ? 1 - p->dropout : 1;
@@ -245,7 +245,7 @@ static rounding rounding_of_softmax(rounding_state *state) {
   return (rounding){drawn / kept, state->top_error + more};
 }
 
-static double call_scale(const pattern *p, const dil_call *call) {
+static double scale_of_call(const pattern *p, const dil_call *call) {
   return p->scale_kind == SCALE_RUNTIME ? call->scale : p->scale;
 }
 
@@ -272,10 +272,10 @@ rounding rounding_of_row(const pattern *p, const dil_call *call,
                           .h = h,
                           .t = n + point->M - point->N,
                           .last = p->branch_count - 1,
-                          .scale = call_scale(p, call),
+                          .scale = scale_of_call(p, call),
                           .exactness = exactness,
                           .q = q};
-  read_tensor_row(call, &call->q, (int64_t[]){point->b, n, h}, p->head_dim, q);
+  read_rounded_row(call, &call->q, (int64_t[]){point->b, n, h}, p->head_dim, q);
   if (!apart) return rounding_of_softmax(&state);
   rounding all = {0, 0};
   for (int32_t i = 0; i < p->branch_count; i++) {

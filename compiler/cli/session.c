@@ -31,7 +31,7 @@ static dil_status check_device(const options *o) {
                   on_cuda(o) ? "cuda" : "oracle");
 }
 
-static dil_status check_backward(const options *o) {
+static dil_status check_backward_options(const options *o) {
   dil_status status = gradient_setup_check(o);
   if (status || !o->backward || !o->seen[OPTION_STREAM]) return status;
   return dil_fail(DIL_USAGE, "--backward cannot be used with --stream: chunks "
@@ -118,7 +118,7 @@ dil_status session_open(arena *a, const options *o, int32_t index,
                     : s->request.from_plan ? STAGE_plan
                                            : STAGE_place;
   dil_status status = check_device(o);
-  if (!status) status = check_backward(o);
+  if (!status) status = check_backward_options(o);
   if (!status) status = driver_compile(&s->request, &s->compilation);
   if (status) return status;
   status = call_setup_open(a, o, s->compilation.pattern, &s->setup);
@@ -216,15 +216,15 @@ dil_status session_run(session *s, int32_t limit, bool with_peak) {
   return DIL_OK;
 }
 
-static int by_seconds(const void *a, const void *b) {
+static int by_number(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
 /* Sorts the numbers; NaN when there are none. */
-static double median_of(double *number, int32_t count) {
+static double median_number(double *number, int32_t count) {
   if (count == 0) return NAN;
-  qsort(number, (size_t)count, sizeof *number, by_seconds);
+  qsort(number, (size_t)count, sizeof *number, by_number);
   return (number[(count - 1) / 2] + number[count / 2]) / 2;
 }
 
@@ -237,8 +237,8 @@ dil_status session_finish(session *s, double budget) {
                               : cost_flops(b->pattern, count.pairs);
   r->backward = s->way->backward;
   r->estimated = count.estimated;
-  r->share = median_of(s->share, s->runs) * r->flops;
-  r->seconds = median_of(s->seconds, s->runs);
+  r->share = median_number(s->share, s->runs) * r->flops;
+  r->seconds = median_number(s->seconds, s->runs);
   dil_status status = s->way->collect ? s->way->collect(s) : DIL_OK;
   if (status || !(budget > 0)) return status;
   status = call_setup_complete(b);

@@ -38,19 +38,19 @@ static dil_status copy_to_gpu(session_cuda *t, int64_t bytes, const void *from,
   return dil_memory_write(t->context, *to, from, bytes);
 }
 
-static int64_t tensor_bytes(const dil_tensor *tensor) {
+static int64_t copy_bytes(const dil_tensor *tensor) {
   return dil_tensor_count(tensor) * (int64_t)dil_dtype_size(tensor->dtype);
 }
 
 dil_status session_cuda_copy(session_cuda *t, dil_tensor *tensor) {
-  return copy_to_gpu(t, tensor->data ? tensor_bytes(tensor) : 0, tensor->data,
+  return copy_to_gpu(t, tensor->data ? copy_bytes(tensor) : 0, tensor->data,
                      &tensor->data);
 }
 
 dil_status session_cuda_copy_back(session_cuda *t, const dil_tensor *from,
                                   const dil_tensor *to) {
   if (!to->data) return DIL_OK;
-  return dil_memory_read(t->context, to->data, from->data, tensor_bytes(to));
+  return dil_memory_read(t->context, to->data, from->data, copy_bytes(to));
 }
 
 dil_status session_cuda_open(session_cuda *t, const dil_call *call) {

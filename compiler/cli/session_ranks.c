@@ -5,7 +5,7 @@
 #include "command.h"
 #include "runtime/base/status.h"
 
-static dil_status check_options(const options *o) {
+static dil_status check_ranks_options(const options *o) {
   if (o->lengths)
     return dil_fail(DIL_USAGE, "--lengths cannot be used with a topology");
   return DIL_OK;
@@ -30,8 +30,8 @@ static void end_step(void *watcher) {
 }
 
 /* Code for ranks on the host. */
-static dil_status make_code(session_ranks *t, compilation *c,
-                            dil_context *context) {
+static dil_status make_ranks_code(session_ranks *t, compilation *c,
+                                  dil_context *context) {
   code_request request = driver_code_request(c, context);
   return driver_code(c, &request, &t->code);
 }
@@ -40,11 +40,11 @@ static dil_status make_code(session_ranks *t, compilation *c,
 static dil_status make_task(session_ranks *t, compilation *c,
                             const call_setup *b) {
   const options *o = b->options;
-  dil_status status = check_options(o);
+  dil_status status = check_ranks_options(o);
   t->on_gpu = o->device.word == DEVICE_CUDA;
   if (!status)
     status = t->on_gpu ? session_ranks_gpu(t, c, o)
-                       : make_code(t, c, b->context);
+                       : make_ranks_code(t, c, b->context);
   if (status) return status;
   mesh m = place_mesh(c->pattern, c->topology);
   if (o->shrink) status = check_shrink(t);
@@ -144,7 +144,7 @@ static void free_links(session_ranks *t) {
 }
 
 /* Frees the links of a job and finalizes MPI. */
-static dil_status leave(session_ranks *t) {
+static dil_status leave_job(session_ranks *t) {
   if (!t->world || t->failed) return DIL_OK;
   double timeout = t->world->timeout;
   free_links(t);
@@ -154,7 +154,7 @@ static dil_status leave(session_ranks *t) {
 
 /* Brings the results to rank 0, which then dismisses the other ranks. After a
  * lost rank, those left shrink to a smaller ring; the caller repeats this. */
-static dil_status collect(session_ranks *t, double budget) {
+static dil_status collect_results(session_ranks *t, double budget) {
   char why[256];
   dil_status status = run_to_goal(t);
   if (status || t->whole) return status;
@@ -170,15 +170,15 @@ static dil_status collect(session_ranks *t, double budget) {
 dil_status session_ranks_leave(session_ranks *t, double budget) {
   dil_status status = DIL_OK;
   while (t->world && !t->failed && !t->whole && !status)
-    status = collect(t, budget);
+    status = collect_results(t, budget);
   if (status) session_job_fail(t);
-  return status ? status : leave(t);
+  return status ? status : leave_job(t);
 }
 
 /* A caller that checks for failures calls session_ranks_leave before; here the
  * status of leaving is ignored. */
 void session_ranks_free(session_ranks *t) {
-  leave(t);
+  leave_job(t);
   rank_group_free(t->group);
   free_links(t);
   kernel_code_free(&t->code);
@@ -186,7 +186,7 @@ void session_ranks_free(session_ranks *t) {
 }
 
 /* call_setup.bring: fetches one row of o and lse from its rank. */
-static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
+static dil_status fetch_row(void *owner, int64_t b, int64_t n, int64_t h) {
   session_ranks *t = owner;
   return rank_group_fetch_row(t->group, t->call,
                               (output_row){b, n, (int32_t)h});
@@ -195,7 +195,7 @@ static dil_status bring(void *owner, int64_t b, int64_t n, int64_t h) {
 dil_status session_ranks_fetch(session_ranks *t, call_setup *b) {
   if (t->job) return DIL_OK;
   if (!b->absent) return rank_group_fetch(t->group, &b->call);
-  b->bring = bring;
+  b->bring = fetch_row;
   b->owner = t;
   return DIL_OK;
 }

@@ -56,7 +56,7 @@ static dil_status become_first(session_ranks *t) {
 /* All ranks repeat from the least number of completed runs. Where all ranks
  * have completed all runs, they repeat the last, since a lost rank had rows of
  * it. Where a rank has t->whole, rank 0 has all rows and no rank repeats. */
-static dil_status agree(session_ranks *t) {
+static dil_status shrink_agree(session_ranks *t) {
   int64_t least;
   dil_status status = link_least(t->world, t->whole ? -1 : t->done, &least);
   if (status) return status;
@@ -67,7 +67,7 @@ static dil_status agree(session_ranks *t) {
 
 /* Makes the ranks left one ring and gives each its rows of the call. Ranks that
  * are threads see the whole call already. */
-static dil_status go_on(session_ranks *t, const bool *lost) {
+static dil_status shrink_go_on(session_ranks *t, const bool *lost) {
   mesh *m = &t->task.mesh;
   dil_status status = DIL_OK;
   int32_t left = link_left(lost, mesh_ranks(m));
@@ -75,7 +75,7 @@ static dil_status go_on(session_ranks *t, const bool *lost) {
   m->ring = left;
   m->heads = m->batch = 1;
   if (t->job) status = shrink_links(t, lost);
-  if (!status && t->job) status = agree(t);
+  if (!status && t->job) status = shrink_agree(t);
   if (status || t->whole) return status;
   status = rank_group_shrink(t->group, lost, t->task.link);
   if (!status && t->job) status = become_first(t);
@@ -84,7 +84,7 @@ static dil_status go_on(session_ranks *t, const bool *lost) {
   return status ? status : rank_group_join(t->group);
 }
 
-static void tell(const bool *lost, int32_t ranks, const char *why) {
+static void shrink_tell(const bool *lost, int32_t ranks, const char *why) {
   char list[64] = "", first[40] = "";
   int32_t least = 0, left = link_left(lost, ranks);
   for (int32_t i = 0, end = 0; i < ranks && end < (int32_t)sizeof list; i++)
@@ -114,8 +114,8 @@ dil_status session_ranks_shrink(session_ranks *t, dil_status failure) {
     status = dil_fail_text(failure, dil_last_error()); /* or why unknown */
   else if (link_left(lost, ranks) == 0 || (t->job && lost[t->task.rank]))
     status = dil_fail(failure, "%s", why);
-  if (!status && is_first(t, lost)) tell(lost, ranks, why);
-  if (!status) status = go_on(t, lost);
+  if (!status && is_first(t, lost)) shrink_tell(lost, ranks, why);
+  if (!status) status = shrink_go_on(t, lost);
   if (t->whole) status = DIL_OK; /* rank 0 has all rows: it can report alone */
   free(lost);
   return status;

@@ -6,7 +6,7 @@
 #include "runtime/stream/stream_bound.h"
 #include <string.h>
 
-static dil_status check_options(const compilation *c) {
+static dil_status check_stream_options(const compilation *c) {
   if (c->topology)
     return dil_fail(DIL_USAGE, "--stream is for one device, topology '%s' has "
                     "%lld", c->topology->name, (long long)c->topology->devices);
@@ -64,7 +64,7 @@ static dil_status make_cpu(session_stream *t, compilation *c,
 
 dil_status session_stream_open(session_stream *t, compilation *c,
                                const call_setup *b) {
-  dil_status status = check_options(c);
+  dil_status status = check_stream_options(c);
   t->on_gpu = b->options->device.word == DEVICE_CUDA;
   t->stream.call = &b->call;
   if (!status) status = (t->on_gpu ? session_stream_gpu : make_cpu)(t, c, b);
@@ -90,11 +90,13 @@ void session_stream_free(session_stream *t) {
   kernel_code_free(&t->code);
 }
 
-static void add_pairs(void *user, int64_t pairs) { progress_add(user, pairs); }
+static void count_stream_pairs(void *user, int64_t pairs) {
+  progress_add(user, pairs);
+}
 
 dil_status session_stream_run(session_stream *t, double *seconds) {
   double start = message_clock();
-  t->stream.progress = add_pairs;
+  t->stream.progress = count_stream_pairs;
   t->stream.user = &t->bar;
   progress_start(&t->bar, "streaming", stream_pairs(&t->stream.shape), 1);
   dil_status status = stream_run(&t->stream);

@@ -43,7 +43,7 @@ static dil_status new_kernel(session *s) {
 
 /* Makes the kernel with the tuned schedule of the wisdom file, or without it
  * where no kernel can have that schedule. */
-static dil_status open_kernel(session *s, const options *o, int64_t seq) {
+static dil_status open_made_kernel(session *s, const options *o, int64_t seq) {
   (void)seq;
   compilation *c = &s->compilation;
   dil_sizes sizes = session_sizes(s);
@@ -71,7 +71,7 @@ static dil_status open_kernel(session *s, const options *o, int64_t seq) {
 
 static dil_status open_cuda_kernel(session *s, const options *o, int64_t seq) {
   dil_status status = session_cuda_context(o, &s->cuda.context);
-  if (!status) status = open_kernel(s, o, seq);
+  if (!status) status = open_made_kernel(s, o, seq);
   return status ? status : session_cuda_open(&s->cuda, &s->setup.call);
 }
 
@@ -163,7 +163,7 @@ static void free_stream(session *s) {
 
 /* ---- a kernel of a library ----------------------------------------------- */
 
-static dil_status open_library(session *s, const options *o, int64_t seq) {
+static dil_status open_library_way(session *s, const options *o, int64_t seq) {
   (void)seq;
   dil_status status = session_library_load(&s->library, o, session_context(s));
   DLDevice device = {kDLCPU, 0};
@@ -186,7 +186,7 @@ static dil_status open_cuda_library(session *s, const options *o, int64_t seq) {
   double seconds;
   dil_status status = session_cuda_context(o, &s->cuda.context);
   if (!status) status = session_cuda_open(&s->cuda, &s->setup.call);
-  if (!status) status = open_library(s, o, seq);
+  if (!status) status = open_library_way(s, o, seq);
   return status ? status : run_library(s, &seconds);
 }
 
@@ -234,7 +234,7 @@ static dil_status run_oracle(session *s, double *seconds) {
 /* ---- the table ----------------------------------------------------------- */
 
 const session_way session_ways[SESSION_WAY_COUNT] = {
-    [SESSION_CPU] = {.open = open_kernel,
+    [SESSION_CPU] = {.open = open_made_kernel,
                      .run = run_kernel,
                      .peak = measure_cpu_peak,
                      .collect = collect_workspace},
@@ -253,7 +253,7 @@ const session_way session_ways[SESSION_WAY_COUNT] = {
                         .run = run_stream,
                         .collect = collect_stream,
                         .free = free_stream},
-    [SESSION_LIBRARY] = {.open = open_library,
+    [SESSION_LIBRARY] = {.open = open_library_way,
                          .run = run_library,
                          .peak = measure_cpu_peak,
                          .free = free_library},

@@ -102,7 +102,7 @@ static double predict_candidate(tune_model *f, const gpu_candidate *c) {
 }
 
 /* Only differences matter: the peak is any. */
-static double predict_cpu(tune_model *f, const gpu_candidate *c) {
+static double predict_candidate_cpu(tune_model *f, const gpu_candidate *c) {
   const call_setup *b = &f->session->setup;
   int32_t keys = c->knobs.value[KNOB_TILE_KEYS][0];
   cost_case spot = {.count = model_count(f, COST_TILE_ROWS, keys),
@@ -142,7 +142,7 @@ static dil_status gather_candidates(session *t, double seconds,
     c->knobs = list[i].knobs;
     c->order = i;
     c->predicted = t->way->on_cuda ? predict_candidate(&f, &list[i])
-                                   : predict_cpu(&f, &list[i]);
+                                   : predict_candidate_cpu(&f, &list[i]);
   }
   qsort(s->candidate + 1, (size_t)count, sizeof *s->candidate, by_prediction);
   return DIL_OK;
@@ -182,7 +182,7 @@ static double candidate_quickest(const tune_candidate *c) {
   return least;
 }
 
-static double median_of(const tune_candidate *c) {
+static double candidate_median(const tune_candidate *c) {
   double sorted[ROUNDS_MOST + 1];
   memcpy(sorted, c->seconds, (size_t)c->runs * sizeof *sorted);
   qsort(sorted, (size_t)c->runs, sizeof *sorted, by_seconds);
@@ -194,7 +194,7 @@ static dil_status run_candidate(race *r, tune_candidate *c) {
   dil_status status = session_time(r->search->session, c->kernel, &seconds);
   if (status) return status;
   c->seconds[c->runs++] = seconds;
-  c->median = median_of(c);
+  c->median = candidate_median(c);
   r->best = fmin(r->best, seconds);
   return DIL_OK;
 }

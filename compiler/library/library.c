@@ -47,7 +47,7 @@ static bool is_of_the_c_library(const char *name) {
   return found;
 }
 
-static dil_status check_name(const char *name) {
+static dil_status check_kernel_name(const char *name) {
   const char *whose = NULL;
   if (is_kept_word(name)) whose = "a word of C or C++";
   else if (!strncmp(name, "dil_", 4)) whose = "a name of the run time";
@@ -67,18 +67,18 @@ static const char *const of_gradients[] = {
     "forward",         "d_o", "dlse", "dq", "dk", "dv", "workspace",
     "workspace_bytes", NULL};
 
-static bool is_listed(const char *name, const char *const *list) {
+static bool is_in_list(const char *name, const char *const *list) {
   for (; *list; list++)
     if (!strcmp(*list, name)) return true;
   return false;
 }
 
-static dil_status check_inputs(const plan *p) {
+static dil_status check_input_names(const plan *p) {
   bool backward = p->direction == DIL_BACKWARD;
   for (int32_t i = 0; i < p->table.input_count; i++) {
     const char *name = p->table.inputs[i].name;
-    if (is_kept_word(name) || is_listed(name, of_arguments) ||
-        (backward && is_listed(name, of_gradients)))
+    if (is_kept_word(name) || is_in_list(name, of_arguments) ||
+        (backward && is_in_list(name, of_gradients)))
       return dil_fail(DIL_USAGE,
                       "input '%s' cannot become a member of a C struct: the "
                       "name is taken",
@@ -98,8 +98,8 @@ static bool has_ending(const char *base) {
 }
 
 /* Told before anything is compiled. */
-static dil_status check_folder(const library *l, const char *path,
-                               const char *slash) {
+static dil_status check_library_folder(const library *l, const char *path,
+                                       const char *slash) {
   const char *folder =
       slash ? arena_copy(l->arena, path, (size_t)(slash - path + 1)) : ".";
   if (!access(folder, W_OK | X_OK)) return DIL_OK;
@@ -143,7 +143,7 @@ dil_status library_name(library *l, const char *path, const char *given) {
     if (iscntrl((unsigned char)*at))
       return dil_fail(DIL_USAGE,
                       "-o wants a name that is of one line, got '%s'", path);
-  dil_status status = check_folder(l, path, slash);
+  dil_status status = check_library_folder(l, path, slash);
   if (status) return status;
   return given ? take_name(l, given) : make_name(l, path);
 }
@@ -159,7 +159,7 @@ static bool is_name_of(const char *name, const char *owner,
                        const char *const *rests) {
   size_t length = strlen(owner);
   if (strncmp(name, owner, length) || name[length] != '_') return false;
-  return is_listed(name + length + 1, rests);
+  return is_in_list(name + length + 1, rests);
 }
 
 /* Macros have the names in capitals, where a and A are the same. */
@@ -196,7 +196,7 @@ dil_status library_name_kernels(library *l, bool given, bool several) {
     if (given && !several) own = "";
     k->name = arena_print(l->arena, "%s%s%s%s", first,
                           *first && *own ? "_" : "", own, k->ending);
-    status = check_name(k->name);
+    status = check_kernel_name(k->name);
     if (!status) status = check_all_apart(l, i);
   }
   return status;
@@ -204,7 +204,7 @@ dil_status library_name_kernels(library *l, bool given, bool several) {
 
 dil_status library_add(library *l, const char *own, const char *ending,
                        const compilation *c) {
-  dil_status status = check_inputs(c->plan);
+  dil_status status = check_input_names(c->plan);
   if (status) return status;
   library_kernel *grown =
       ARENA_ARRAY(l->arena, library_kernel, l->kernel_count + 1);
@@ -246,8 +246,8 @@ static void take_codes(library *l, library_kernel *k, const gpu_codes *codes) {
   k->code_count = count;
 }
 
-static dil_status compile(const library *l, compilation *c, gpu_request r,
-                          gpu_codes *codes) {
+static dil_status compile_cubins(const library *l, compilation *c,
+                                 gpu_request r, gpu_codes *codes) {
   r.common.plan = c->plan;
   r.knobs = &c->knobs;
   return driver_refused(c, l->gpu->common.compile(&r.common, codes));
@@ -267,16 +267,16 @@ dil_status library_compile(const library *l, const library_kernel *k,
     library_note(l, arena_print(l->arena, "%s for %s with what is remembered: "
                                           "%s",
                                 k->name, chip, knobs_text(&c.knobs, text)));
-  dil_status status = compile(l, &c, r, codes);
+  dil_status status = compile_cubins(l, &c, r, codes);
   if (!applied || (status != DIL_INPUT && status != DIL_UNSUPPORTED))
     return status;
   library_note(l, arena_print(l->arena, WISDOM_LOST,
                               knobs_text(&c.knobs, text), dil_last_error()));
   driver_drop_knobs(&c);
-  return compile(l, &c, r, codes);
+  return compile_cubins(l, &c, r, codes);
 }
 
-static dil_status make_cubins(library *l, library_kernel *k) {
+static dil_status make_kernel_cubins(library *l, library_kernel *k) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; !status && i < l->arch_count; i++) {
     gpu_codes codes = {0};
@@ -295,7 +295,7 @@ dil_status library_make(library *l, const compilation **at) {
   if (l->arch_count) status = gpu_backend_open(&l->gpu);
   if (!status && l->has_object) status = cpu_backend_open(&l->cpu);
   for (int32_t i = 0; !status && i < l->kernel_count; i++) {
-    status = make_cubins(l, &l->kernel[i]);
+    status = make_kernel_cubins(l, &l->kernel[i]);
     if (status) *at = l->kernel[i].compilation;
   }
   return status ? status : library_describe(l);

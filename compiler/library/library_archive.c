@@ -27,7 +27,7 @@ static void count_symbol(void *context, const char *name) {
 }
 
 /* Numbers of the symbol table have the high byte first. */
-static void put_number(FILE *out, uint32_t number) {
+static void put_symbol_number(FILE *out, uint32_t number) {
   for (int shift = 24; shift >= 0; shift -= 8)
     fputc((int)(number >> shift & 0xff), out);
 }
@@ -35,10 +35,10 @@ static void put_number(FILE *out, uint32_t number) {
 static void put_offset(void *context, const char *name) {
   archive *a = context;
   (void)name;
-  put_number(a->out, a->offset);
+  put_symbol_number(a->out, a->offset);
 }
 
-static void put_name(void *context, const char *name) {
+static void put_symbol_name(void *context, const char *name) {
   archive *a = context;
   fwrite(name, 1, strlen(name) + 1, a->out);
 }
@@ -49,12 +49,12 @@ static void each_symbol(archive *a, int32_t index,
   elf_each_global(o->bytes, o->size, visit, a);
 }
 
-static void put_head(FILE *out, const char *name, size_t size) {
+static void put_member_head(FILE *out, const char *name, size_t size) {
   fprintf(out, "%-16s%-12d%-6d%-6d%-8s%-10zu`\n", name, 0, 0, 0, "100644",
           size);
 }
 
-static size_t even(size_t size) { return size + size % 2; }
+static size_t even_size(size_t size) { return size + size % 2; }
 
 static size_t names_size(const archive *a) {
   size_t size = 0;
@@ -66,22 +66,22 @@ static size_t names_size(const archive *a) {
 /* Offsets of all members, then all names. */
 static void put_symbols(archive *a, size_t size) {
   uint32_t start =
-      (uint32_t)(MAGIC + 2 * HEAD + even(size) + even(names_size(a)));
-  put_head(a->out, "/", size);
-  put_number(a->out, (uint32_t)a->symbol_count);
+      (uint32_t)(MAGIC + 2 * HEAD + even_size(size) + even_size(names_size(a)));
+  put_member_head(a->out, "/", size);
+  put_symbol_number(a->out, (uint32_t)a->symbol_count);
   a->offset = start;
   for (int32_t i = 0; i < a->count; i++) {
     each_symbol(a, i, put_offset);
-    a->offset += (uint32_t)(HEAD + even(a->object[i].size));
+    a->offset += (uint32_t)(HEAD + even_size(a->object[i].size));
   }
-  for (int32_t i = 0; i < a->count; i++) each_symbol(a, i, put_name);
+  for (int32_t i = 0; i < a->count; i++) each_symbol(a, i, put_symbol_name);
   if (size % 2) fputc('\n', a->out);
 }
 
 /* Names of members stand in a table of their own: they may be long. */
 static void put_long_names(archive *a) {
   size_t size = names_size(a);
-  put_head(a->out, "//", size);
+  put_member_head(a->out, "//", size);
   for (int32_t i = 0; i < a->count; i++)
     fprintf(a->out, "%s/\n", a->object[i].name);
   if (size % 2) fputc('\n', a->out);
@@ -94,7 +94,7 @@ static void put_members(archive *a) {
     char name[NAME_FIELD + 8];
     snprintf(name, sizeof name, "/%zu", name_at);
     name_at += strlen(o->name) + 2;
-    put_head(a->out, name, o->size);
+    put_member_head(a->out, name, o->size);
     fwrite(o->bytes, 1, o->size, a->out);
     if (o->size % 2) fputc('\n', a->out);
   }
@@ -136,6 +136,6 @@ bool archive_next(const char *bytes, size_t size, size_t *at,
   if (end == digits || wide > size - *at) return false;
   *member = bytes + *at;
   *length = (size_t)wide;
-  *at += even(*length);
+  *at += even_size(*length);
   return true;
 }

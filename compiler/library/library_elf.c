@@ -18,7 +18,7 @@ struct elf {
   size_t names_size;
 };
 
-static bool holds(const elf *e, uint64_t offset, uint64_t size) {
+static bool elf_holds(const elf *e, uint64_t offset, uint64_t size) {
   return offset <= e->size && size <= e->size - offset;
 }
 
@@ -31,12 +31,12 @@ static const char *name_in(const char *table, size_t size, size_t offset) {
 static bool read_sections(elf *e, const Elf64_Ehdr *head) {
   uint64_t size = (uint64_t)head->e_shnum * sizeof(Elf64_Shdr);
   if (head->e_shentsize != sizeof(Elf64_Shdr) || head->e_shoff % 8 ||
-      !holds(e, head->e_shoff, size) || head->e_shstrndx >= head->e_shnum)
+      !elf_holds(e, head->e_shoff, size) || head->e_shstrndx >= head->e_shnum)
     return false;
   e->section = (const Elf64_Shdr *)(e->bytes + head->e_shoff);
   e->section_count = head->e_shnum;
   const Elf64_Shdr *names = &e->section[head->e_shstrndx];
-  if (!holds(e, names->sh_offset, names->sh_size)) return false;
+  if (!elf_holds(e, names->sh_offset, names->sh_size)) return false;
   e->names = e->bytes + names->sh_offset;
   e->names_size = names->sh_size;
   return true;
@@ -60,7 +60,7 @@ bool elf_find_section(const void *bytes, size_t size, const char *name,
     const Elf64_Shdr *s = &e.section[i];
     const char *own = name_in(e.names, e.names_size, s->sh_name);
     if (!own || strcmp(own, name) || s->sh_type == SHT_NOBITS ||
-        !holds(&e, s->sh_offset, s->sh_size))
+        !elf_holds(&e, s->sh_offset, s->sh_size))
       continue;
     *data = e.bytes + s->sh_offset;
     *length = s->sh_size;
@@ -83,10 +83,10 @@ static bool find_symbols(const elf *e, elf_symbols *s) {
     const Elf64_Shdr *at = &e->section[i];
     if (at->sh_type != SHT_SYMTAB) continue;
     if (at->sh_link >= e->section_count || at->sh_offset % 8 ||
-        !holds(e, at->sh_offset, at->sh_size))
+        !elf_holds(e, at->sh_offset, at->sh_size))
       return false;
     const Elf64_Shdr *names = &e->section[at->sh_link];
-    if (!holds(e, names->sh_offset, names->sh_size)) return false;
+    if (!elf_holds(e, names->sh_offset, names->sh_size)) return false;
     *s =
         (elf_symbols){(const Elf64_Sym *)(e->bytes + at->sh_offset),
                       at->sh_size / sizeof(Elf64_Sym),

@@ -20,12 +20,12 @@ typedef struct holes {
   hole list[HOLES_MAX];
 } holes;
 
-static void fill(holes *h, const char *name, const char *text) {
+static void fill_hole(holes *h, const char *name, const char *text) {
   if (h->count == HOLES_MAX) abort();
   h->list[h->count++] = (hole){name, text};
 }
 
-static const char *text_of(const holes *h, const char *name, size_t length) {
+static const char *hole_text(const holes *h, const char *name, size_t length) {
   for (int32_t i = 0; i < h->count; i++)
     if (strlen(h->list[i].name) == length &&
         !memcmp(h->list[i].name, name, length))
@@ -42,7 +42,7 @@ static void put_filled(const char *begin, const char *end, const holes *h,
     if (!at) return;
     const char *close = memchr(at + 1, '@', (size_t)(end - at - 1));
     if (!close) abort();
-    fputs(text_of(h, at + 1, (size_t)(close - at - 1)), out);
+    fputs(hole_text(h, at + 1, (size_t)(close - at - 1)), out);
     begin = close + 1;
   }
 }
@@ -62,13 +62,13 @@ static void put_block(const char *name, const holes *h, FILE *out) {
 
 /* ---- what fills the holes ------------------------------------------------ */
 
-static const char *upper(arena *a, const char *name) {
+static const char *upper_case(arena *a, const char *name) {
   char *text = arena_copy(a, name, strlen(name));
   for (char *at = text; *at; at++) *at = (char)toupper((unsigned char)*at);
   return text;
 }
 
-static const char *number(arena *a, int64_t n) {
+static const char *number_text(arena *a, int64_t n) {
   return arena_print(a, "%lld", (long long)n);
 }
 
@@ -92,7 +92,7 @@ static void print_comment(const pattern *p, int32_t index, FILE *out) {
 }
 
 /* DLPack's header without what it includes: that stands above it. */
-static const char *dlpack(arena *a) {
+static const char *dlpack_text(arena *a) {
   char *text = arena_copy(a, dlpack_header, strlen(dlpack_header));
   for (char *at = strstr(text, "#include"); at; at = strstr(at, "#include")) {
     char *end = strchr(at, '\n') + 1;
@@ -112,35 +112,36 @@ static const char *link_text(const library *l) {
 
 static void fill_library(const library *l, holes *h) {
   arena *a = l->arena;
-  fill(h, "BASE", l->base);
-  fill(h, "LIBRARY", l->name);
-  fill(h, "LIBRARY_UPPER", upper(a, l->name));
-  fill(h, "VERSION", DIL_VERSION);
-  fill(h, "VERSION_NUM", number(a, DIL_VERSION_NUM));
-  fill(h, "HASH", arena_print(a, "%016llx", (unsigned long long)l->hash));
-  fill(h, "LINK", link_text(l));
-  fill(h, "DLPACK", dlpack(a));
-  fill(h, "CONTEXT",
-       l->standalone ? arena_print(a, "%s_context", l->name) : "dil_context");
+  fill_hole(h, "BASE", l->base);
+  fill_hole(h, "LIBRARY", l->name);
+  fill_hole(h, "LIBRARY_UPPER", upper_case(a, l->name));
+  fill_hole(h, "VERSION", DIL_VERSION);
+  fill_hole(h, "VERSION_NUM", number_text(a, DIL_VERSION_NUM));
+  fill_hole(h, "HASH", arena_print(a, "%016llx", (unsigned long long)l->hash));
+  fill_hole(h, "LINK", link_text(l));
+  fill_hole(h, "DLPACK", dlpack_text(a));
+  fill_hole(h, "CONTEXT",
+            l->standalone ? arena_print(a, "%s_context", l->name)
+                          : "dil_context");
 }
 
 /* ", 0" for each of `count` members. */
-static const char *zeros(arena *a, int32_t count) {
+static const char *zeros_text(arena *a, int32_t count) {
   char *text = ARENA_ARRAY(a, char, 3 * count + 1);
   for (int32_t i = 0; i < count; i++) memcpy(text + 3 * i, ", 0", 3);
   return text;
 }
 
 /* A zero for every member but the size. */
-static const char *all_zeros(arena *a, const pattern *p) {
+static const char *all_zeros_text(arena *a, const pattern *p) {
   int32_t rest = p->input_count + (p->scale_kind == SCALE_RUNTIME) +
                  2 * (p->dropout > 0);
-  return arena_print(a, "%s, {0}%s", zeros(a, DIL_WORD_RESERVED - 1),
-                     zeros(a, rest));
+  return arena_print(a, "%s, {0}%s", zeros_text(a, DIL_WORD_RESERVED - 1),
+                     zeros_text(a, rest));
 }
 
 /* The arguments of a call besides q, k, v and o, as lines of a comment. */
-static const char *example(arena *a, const pattern *p) {
+static const char *example_text(arena *a, const pattern *p) {
   const char *text = "";
   for (int32_t i = 0; i < p->input_count; i++)
     text = arena_print(a, "%s *   a.%s = &%s;\n", text, p->input[i].name,
@@ -154,23 +155,23 @@ static const char *example(arena *a, const pattern *p) {
 static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
   arena *a = l->arena;
   const pattern *p = k->plan->pattern;
-  fill(h, "NAME", k->name);
-  fill(h, "NAME_UPPER", upper(a, k->name));
-  fill(h, "TEXT", library_printed(a, print_comment, p, 0));
-  fill(h, "HEADS", number(a, p->heads));
-  fill(h, "KV_HEADS", number(a, p->kv_heads));
-  fill(h, "HEAD_DIM", number(a, p->head_dim));
-  fill(h, "VALUE_DIM", number(a, p->value_dim));
-  fill(h, "DTYPE", dil_dtype_name(p->dtype));
-  fill(h, "LSE",
-       pattern_has_lse(p)
-           ? arena_print(a, "f32 [B, %lld, N], written; NULL: not wanted",
-                         (long long)p->heads)
-           : "NULL: this kernel has none");
-  fill(h, "DROPOUT", arena_print(a, "%g", p->dropout));
-  fill(h, "ZEROS", all_zeros(a, p));
-  fill(h, "RESERVED", number(a, DIL_WORD_INPUTS - DIL_WORD_RESERVED));
-  fill(h, "EXAMPLE", example(a, p));
+  fill_hole(h, "NAME", k->name);
+  fill_hole(h, "NAME_UPPER", upper_case(a, k->name));
+  fill_hole(h, "TEXT", library_printed(a, print_comment, p, 0));
+  fill_hole(h, "HEADS", number_text(a, p->heads));
+  fill_hole(h, "KV_HEADS", number_text(a, p->kv_heads));
+  fill_hole(h, "HEAD_DIM", number_text(a, p->head_dim));
+  fill_hole(h, "VALUE_DIM", number_text(a, p->value_dim));
+  fill_hole(h, "DTYPE", dil_dtype_name(p->dtype));
+  fill_hole(h, "LSE",
+            pattern_has_lse(p)
+                ? arena_print(a, "f32 [B, %lld, N], written; NULL: not wanted",
+                              (long long)p->heads)
+                : "NULL: this kernel has none");
+  fill_hole(h, "DROPOUT", arena_print(a, "%g", p->dropout));
+  fill_hole(h, "ZEROS", all_zeros_text(a, p));
+  fill_hole(h, "RESERVED", number_text(a, DIL_WORD_INPUTS - DIL_WORD_RESERVED));
+  fill_hole(h, "EXAMPLE", example_text(a, p));
 }
 
 /* The types that a gradient may have. */
@@ -182,12 +183,12 @@ static const char *gradient_types(arena *a, dil_dtype dtype) {
 static void put_input(const library *l, const pattern *p, int32_t index,
                       const char *block, const holes *of, FILE *out) {
   holes h = *of;
-  fill(&h, "INPUT", p->input[index].name);
-  fill(&h, "INPUT_DTYPE", dil_dtype_name(p->input[index].dtype));
-  fill(&h, "INPUT_GRADIENT_DTYPE",
-       gradient_types(l->arena, p->input[index].dtype));
-  fill(&h, "INPUT_SHAPE",
-       library_printed(l->arena, pattern_print_shape, p, index));
+  fill_hole(&h, "INPUT", p->input[index].name);
+  fill_hole(&h, "INPUT_DTYPE", dil_dtype_name(p->input[index].dtype));
+  fill_hole(&h, "INPUT_GRADIENT_DTYPE",
+            gradient_types(l->arena, p->input[index].dtype));
+  fill_hole(&h, "INPUT_SHAPE",
+            library_printed(l->arena, pattern_print_shape, p, index));
   put_block(block, &h, out);
 }
 
@@ -195,15 +196,16 @@ static void fill_gradients(const library *l, const pattern *p, holes *h) {
   arena *a = l->arena;
   int32_t inputs = 0;
   for (int32_t i = 0; i < p->input_count; i++) inputs += p->input[i].gradient;
-  fill(h, "GRADIENT_DTYPE", gradient_types(a, p->dtype));
-  fill(h, "DLSE",
-       pattern_has_lse(p) ? "the gradient of lse, as lse; NULL: zeros"
-                          : "NULL: this kernel has no lse");
-  fill(h, "GRADIENTS_RESERVED",
-       number(a, DIL_GRADIENT_INPUTS - DIL_GRADIENT_RESERVED));
-  fill(h, "GRADIENTS_ZEROS",
-       arena_print(a, "%s, {0}%s", zeros(a, DIL_GRADIENT_RESERVED - 1),
-                   zeros(a, inputs)));
+  fill_hole(h, "GRADIENT_DTYPE", gradient_types(a, p->dtype));
+  fill_hole(h, "DLSE",
+            pattern_has_lse(p) ? "the gradient of lse, as lse; NULL: zeros"
+                               : "NULL: this kernel has no lse");
+  fill_hole(h, "GRADIENTS_RESERVED",
+            number_text(a, DIL_GRADIENT_INPUTS - DIL_GRADIENT_RESERVED));
+  fill_hole(h, "GRADIENTS_ZEROS",
+            arena_print(a, "%s, {0}%s",
+                        zeros_text(a, DIL_GRADIENT_RESERVED - 1),
+                        zeros_text(a, inputs)));
 }
 
 /* Adds the declarations that only a kernel with gradients has. */
@@ -217,8 +219,8 @@ static void put_gradients(const library *l, const pattern *p, const holes *of,
   put_block("backward", &h, out);
 }
 
-static void put_kernel(const library *l, const library_kernel *k,
-                       const holes *of_library, FILE *out) {
+static void put_kernel_text(const library *l, const library_kernel *k,
+                            const holes *of_library, FILE *out) {
   holes h = *of_library;
   const pattern *p = k->plan->pattern;
   fill_kernel(l, k, &h);
@@ -238,7 +240,7 @@ void library_header(const library *l, FILE *out) {
   put_block(l->standalone ? "context standalone" : "context", &h, out);
   fputc('\n', out);
   for (int32_t i = 0; i < l->kernel_count; i++)
-    put_kernel(l, &l->kernel[i], &h, out);
+    put_kernel_text(l, &l->kernel[i], &h, out);
   put_block("tail", &h, out);
 }
 

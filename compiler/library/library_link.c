@@ -31,7 +31,7 @@ static dil_status write_object(link_folder *b, const library_object *o) {
   return library_file_write(path, o->bytes, o->size);
 }
 
-static dil_status bench_open(link_folder *b) {
+static dil_status link_folder_open(link_folder *b) {
   const char *wish = getenv("TMPDIR");
   snprintf(b->folder, sizeof b->folder, "%.40s/dil-XXXXXX",
            wish && strlen(wish) <= 40 ? wish : "/tmp");
@@ -42,7 +42,7 @@ static dil_status bench_open(link_folder *b) {
   return DIL_OK;
 }
 
-static void bench_close(link_folder *b) {
+static void link_folder_close(link_folder *b) {
   for (int32_t i = 0; i < b->file_count; i++) unlink(b->file[i]);
   if (b->words) unlink(b->words);
   rmdir(b->folder);
@@ -86,38 +86,41 @@ typedef struct command {
   const char *word[ARGUMENTS_MAX];
 } command;
 
-static void add(command *w, const char *word) { w->word[w->count++] = word; }
+static void command_add(command *w, const char *word) {
+  w->word[w->count++] = word;
+}
 
-static void add_shared(command *w, const library *l, const char *runtime) {
-  add(w, "-Xlinker"); /* not -Wl: a name may have a comma */
-  add(w, "-soname");
-  add(w, "-Xlinker");
-  add(w, arena_print(l->arena, "%s.so", l->base));
-  add(w, "-Wl,--build-id=none");
-  add(w, "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs");
+static void command_add_shared(command *w, const library *l,
+                               const char *runtime) {
+  command_add(w, "-Xlinker"); /* not -Wl: a name may have a comma */
+  command_add(w, "-soname");
+  command_add(w, "-Xlinker");
+  command_add(w, arena_print(l->arena, "%s.so", l->base));
+  command_add(w, "-Wl,--build-id=none");
+  command_add(w, "-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs");
   /* contexts keep threads and pointers to code: closing must not unmap it */
-  add(w, "-Wl,-z,nodelete");
-  add(w, "-Wl,--as-needed");
-  if (!l->standalone) add(w, runtime);
-  add(w, "-lm");
-  add(w, "-lpthread");
+  command_add(w, "-Wl,-z,nodelete");
+  command_add(w, "-Wl,--as-needed");
+  if (!l->standalone) command_add(w, runtime);
+  command_add(w, "-lm");
+  command_add(w, "-lpthread");
 }
 
 /* $CC may be several words: a shell takes them apart. */
 static command list_arguments(const link_folder *b, bool shared,
                               const char *path, const char *runtime) {
   command w = {0};
-  add(&w, "sh");
-  add(&w, "-c");
-  add(&w, "exec ${CC:-cc} \"$@\"");
-  add(&w, "sh");
-  add(&w, shared ? "-shared" : "-r");
-  if (!shared) add(&w, "-nostdlib");
-  add(&w, "-o");
-  add(&w, path);
-  for (int32_t i = 0; i < b->file_count; i++) add(&w, b->file[i]);
-  if (shared) add_shared(&w, b->library, runtime);
-  add(&w, NULL);
+  command_add(&w, "sh");
+  command_add(&w, "-c");
+  command_add(&w, "exec ${CC:-cc} \"$@\"");
+  command_add(&w, "sh");
+  command_add(&w, shared ? "-shared" : "-r");
+  if (!shared) command_add(&w, "-nostdlib");
+  command_add(&w, "-o");
+  command_add(&w, path);
+  for (int32_t i = 0; i < b->file_count; i++) command_add(&w, b->file[i]);
+  if (shared) command_add_shared(&w, b->library, runtime);
+  command_add(&w, NULL);
   return w;
 }
 
@@ -156,12 +159,12 @@ dil_status library_link(const library *l, const library_object *object,
   link_folder b = {.library = l};
   dil_status status =
       l->standalone ? DIL_OK : dil_module_find(LIBRARY_LINKED, runtime);
-  if (!status) status = bench_open(&b);
+  if (!status) status = link_folder_open(&b);
   if (status) return status;
   for (int32_t i = 0; !status && i < count; i++)
     status = write_object(&b, &object[i]);
   command w = list_arguments(&b, shared, path, runtime);
   if (!status) status = run_compiler(&b, w.word);
-  bench_close(&b);
+  link_folder_close(&b);
   return status;
 }

@@ -49,7 +49,7 @@ static pointers pointers_open(writer *w, int32_t room) {
   return (pointers){ARENA_ARRAY(w->arena, backend_pointer, room), 0};
 }
 
-static void point(pointers *p, size_t offset, const char *symbol) {
+static void pointers_add(pointers *p, size_t offset, const char *symbol) {
   p->list[p->count++] = (backend_pointer){offset, symbol};
 }
 
@@ -60,9 +60,9 @@ static void set_pointers(backend_data *d, pointers p) {
 
 /* ---- machine code -------------------------------------------------------- */
 
-static const char *put_part(writer *w, const library_kernel *k,
-                            const char *isa, dil_variant variant,
-                            const char *name) {
+static const char *put_object_part(writer *w, const library_kernel *k,
+                                   const char *isa, dil_variant variant,
+                                   const char *name) {
   backend_part *part = &w->part[w->out.part_count++];
   *part = (backend_part){.plan = k->plan,
                          .isa = isa,
@@ -79,15 +79,15 @@ static const char *put_isas(writer *w, const library_kernel *k) {
   for (int32_t i = 0; i < l->isa_count; i++) {
     const char *isa = l->isa[i];
     const char *text = arena_print(w->arena, "isa.%s", isa);
-    point(&p, (size_t)i * row + offsetof(dil_library_code, isa),
-          put_text(w, symbol_of(w, k, text), isa));
+    pointers_add(&p, (size_t)i * row + offsetof(dil_library_code, isa),
+                 put_text(w, symbol_of(w, k, text), isa));
     for (int32_t v = 0; v < dil_variant_count(k->plan->direction); v++) {
       const char *name = arena_print(w->arena, "%s.%s", isa,
                                      dil_variant_name((dil_variant)v));
-      point(&p,
-            (size_t)i * row + offsetof(dil_library_code, variant) +
-                (size_t)v * sizeof(void *),
-            put_part(w, k, isa, (dil_variant)v, name));
+      pointers_add(&p,
+                   (size_t)i * row + offsetof(dil_library_code, variant) +
+                       (size_t)v * sizeof(void *),
+                   put_object_part(w, k, isa, (dil_variant)v, name));
     }
   }
   const char *symbol = symbol_of(w, k, "isas");
@@ -126,10 +126,10 @@ static const char *put_cuda(writer *w, const library_kernel *k) {
     const char *name = arena_print(w->arena, "family%d", i);
     const char *family = k->code[i].family;
     copy_facts(&k->code[i], &rows[i]);
-    point(&p, (size_t)i * row + offsetof(dil_cuda_code, family),
-          put_text(w, symbol_of(w, k, name), family));
-    point(&p, (size_t)i * row + offsetof(dil_cuda_code, cubin),
-          put_cubin(w, k, i));
+    pointers_add(&p, (size_t)i * row + offsetof(dil_cuda_code, family),
+                 put_text(w, symbol_of(w, k, name), family));
+    pointers_add(&p, (size_t)i * row + offsetof(dil_cuda_code, cubin),
+                 put_cubin(w, k, i));
   }
   const char *symbol = symbol_of(w, k, "cuda");
   set_pointers(put_data(w, symbol, rows, (size_t)k->code_count * row), p);
@@ -149,7 +149,7 @@ static dil_status put_image(writer *w, const library_kernel *k,
   return DIL_OK;
 }
 
-static dil_status put_kernel(writer *w, const library_kernel *k) {
+static dil_status put_kernel_row(writer *w, const library_kernel *k) {
   const library *l = w->library;
   dil_library_kernel *row = ARENA_NEW(w->arena, dil_library_kernel);
   pointers p = pointers_open(w, 5);
@@ -162,16 +162,16 @@ static dil_status put_kernel(writer *w, const library_kernel *k) {
   row->hash = l->hash + (uint64_t)(k - l->kernel);
   row->direction = k->plan->direction;
   row->plan_hash = plan_hash(k->plan);
-  point(&p, offsetof(dil_library_kernel, name),
-        put_text(w, symbol_of(w, k, "name"), k->name));
-  point(&p, offsetof(dil_library_kernel, image), image);
+  pointers_add(&p, offsetof(dil_library_kernel, name),
+               put_text(w, symbol_of(w, k, "name"), k->name));
+  pointers_add(&p, offsetof(dil_library_kernel, image), image);
   if (k->plan->table.input_count)
-    point(&p, offsetof(dil_library_kernel, questions),
-          put_part(w, k, NULL, DIL_TILES, "questions"));
+    pointers_add(&p, offsetof(dil_library_kernel, questions),
+                 put_object_part(w, k, NULL, DIL_TILES, "questions"));
   if (l->isa_count)
-    point(&p, offsetof(dil_library_kernel, isas), put_isas(w, k));
+    pointers_add(&p, offsetof(dil_library_kernel, isas), put_isas(w, k));
   if (k->code_count)
-    point(&p, offsetof(dil_library_kernel, cuda), put_cuda(w, k));
+    pointers_add(&p, offsetof(dil_library_kernel, cuda), put_cuda(w, k));
   const char *symbol = symbol_of(w, k, "library");
   set_pointers(put_data(w, symbol, row, sizeof *row), p);
   return DIL_OK;
@@ -243,7 +243,7 @@ dil_status library_object_make(const library *l, FILE *ir, FILE *assembly,
   w.out.ir = ir;
   w.out.assembly = assembly;
   for (int32_t i = 0; !status && i < l->kernel_count; i++)
-    status = put_kernel(&w, &l->kernel[i]);
+    status = put_kernel_row(&w, &l->kernel[i]);
   if (status) return status;
   backend_data *meta = put_data(&w, arena_print(l->arena, "%s.meta", l->name),
                                 l->meta, strlen(l->meta) + 1);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* A pipe that nobody writes to must not be waited for. */
-static FILE *open_file(const char *path) {
+static FILE *open_library_file(const char *path) {
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   FILE *in = file < 0 ? NULL : fdopen(file, "rb");
   if (file >= 0 && !in) close(file);
@@ -20,7 +20,7 @@ static FILE *open_file(const char *path) {
 
 dil_status library_file(const char *path, void **bytes, size_t *size) {
   struct stat about;
-  FILE *in = open_file(path);
+  FILE *in = open_library_file(path);
   bool good = in && !fstat(fileno(in), &about);
   if (good && !S_ISREG(about.st_mode)) {
     fclose(in);
@@ -93,7 +93,7 @@ dil_status library_read(arena *a, const char *path, json_t **described) {
 
 /* ---- its parts ----------------------------------------------------------- */
 
-static dil_status lacks(const char *path, const json_error_t *error) {
+static dil_status meta_damaged(const char *path, const json_error_t *error) {
   return dil_fail(DIL_INPUT, "the description in '%s' is damaged: %s", path,
                   error->text);
 }
@@ -108,7 +108,7 @@ dil_status library_about(const char *path, json_t *described,
       "library", &f->name, "dil", &f->version, "hash", &f->hash, "abi", &f->abi,
       "standalone", &f->standalone, "compilers", "cpu", &cpu, "cuda", &cuda,
       "kernels", &f->kernels);
-  if (failed) return lacks(path, &error);
+  if (failed) return meta_damaged(path, &error);
   f->cpu = json_string_value(cpu);
   f->cuda = json_string_value(cuda);
   return DIL_OK;
@@ -152,5 +152,5 @@ dil_status library_about_kernel(const char *path, json_t *entry,
       "dtype", &f->dtype, "combine", &f->combine, "lse", &f->lse, "dropout",
       &f->dropout, "inputs", &f->inputs, "passes", &f->passes, "plan_hash",
       &f->plan_hash, "cpu", &f->isas, "cuda", &f->codes, "text", &f->text);
-  return failed ? lacks(path, &error) : check_lists(path, f);
+  return failed ? meta_damaged(path, &error) : check_lists(path, f);
 }

@@ -58,8 +58,8 @@ static double blocks_of(const fuser *f, const fast_class *class, int32_t count,
 }
 
 /* False: the kernel has no code for these branches in one pass. */
-static bool measure(const fuser *f, uint64_t branches, double *blocks,
-                    double *rows) {
+static bool fuse_measure(const fuser *f, uint64_t branches, double *blocks,
+                         double *rows) {
   dil_pass pass = {branches, plan_period(&f->plan->table, branches)};
   dil_table alone = f->plan->table;
   fast_class class[FAST_CLASSES];
@@ -117,23 +117,23 @@ static double total_of(const fuser *f) {
 }
 
 /* Passes i < j as one. */
-static bool join(const fuser *f, int32_t i, int32_t j, fuser *joined) {
+static bool fuse_join(const fuser *f, int32_t i, int32_t j, fuser *joined) {
   *joined = *f;
   joined->pass[i].branches |= f->pass[j].branches;
   joined->pass[j] = f->pass[--joined->count];
   return plan_share_heads(&f->plan->table, f->pass[i].branches,
                           f->pass[j].branches) &&
-         measure(f, joined->pass[i].branches, &joined->pass[i].blocks,
-                 &joined->pass[i].rows);
+         fuse_measure(f, joined->pass[i].branches, &joined->pass[i].blocks,
+                      &joined->pass[i].rows);
 }
 
 /* Joins the two passes that gain most by it, if any do. */
-static bool join_best(fuser *f) {
+static bool fuse_join_best(fuser *f) {
   fuser best, other;
   double now = total_of(f), most = 0;
   for (int32_t i = 0; i < f->count; i++)
     for (int32_t j = i + 1; j < f->count; j++) {
-      if (!join(f, i, j, &other)) continue;
+      if (!fuse_join(f, i, j, &other)) continue;
       double gain = now - total_of(&other) +
                     MARGIN * fmin(f->pass[i].blocks, f->pass[j].blocks);
       if (gain <= most) continue;
@@ -155,10 +155,10 @@ bool fuse_choose(plan *p, const plan_target *target) {
   if (f.count > BRANCHES_MOST) return false;
   for (int32_t b = 0; b < f.count; b++) {
     f.pass[b].branches = 1ull << b;
-    if (!measure(&f, 1ull << b, &f.pass[b].blocks, &f.pass[b].rows))
+    if (!fuse_measure(&f, 1ull << b, &f.pass[b].blocks, &f.pass[b].rows))
       return false;
   }
-  while (join_best(&f)) continue;
+  while (fuse_join_best(&f)) continue;
   t->pass_count = 0;
   for (int32_t b = 0; b < t->branch_count; b++) /* in the order of branches */
     for (int32_t i = 0; i < f.count; i++)

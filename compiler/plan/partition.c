@@ -6,7 +6,7 @@ static const char *const layouts[] = {"contiguous", "zigzag", "striped"};
 /* ---- choices ------------------------------------------------------------- */
 
 /* Later rows see more keys, however long the sequence: wants balance. */
-static bool grows(const branch *b) {
+static bool has_growing_rows(const branch *b) {
   return b->causal && !b->segment && b->left == DIL_ENDLESS;
 }
 
@@ -18,7 +18,7 @@ static dil_layout choose_layout(const pattern *p, const topology *t) {
   default: break;
   }
   for (int32_t i = 0; i < p->branch_count; i++)
-    if (grows(&p->branch[i])) return DIL_ZIGZAG;
+    if (has_growing_rows(&p->branch[i])) return DIL_ZIGZAG;
   return DIL_CONTIGUOUS;
 }
 

@@ -15,7 +15,7 @@ enum { FUSE_PERIOD = 64, FUSE_ROWS = 32 };
 
 /* ---- conditions ---------------------------------------------------------- */
 
-static expr *join(arena *a, expr_op op, expr *left, expr *right) {
+static expr *join_conditions(arena *a, expr_op op, expr *left, expr *right) {
   if (!left) return right;
   expr *e = ARENA_NEW(a, expr);
   *e = (expr){.op = op, .type = TYPE_CONDITION, .at = right->at, .count = 2};
@@ -29,12 +29,12 @@ static expr *join(arena *a, expr_op op, expr *left, expr *right) {
 static expr *condition_of(arena *a, const branch *b) {
   expr *all = NULL;
   for (int32_t m = 0; m < b->mask_count; m++)
-    all = join(a, EXPR_AND, all, b->mask[m]);
+    all = join_conditions(a, EXPR_AND, all, b->mask[m]);
   for (int32_t level = 0; level < 2; level++) {
     expr *any = NULL;
     for (int32_t k = 0; k < b->keeps[level].count; k++)
-      any = join(a, EXPR_OR, any, b->keeps[level].keep[k].condition);
-    if (any) all = join(a, EXPR_AND, all, any);
+      any = join_conditions(a, EXPR_OR, any, b->keeps[level].keep[k].condition);
+    if (any) all = join_conditions(a, EXPR_AND, all, any);
   }
   return all;
 }
@@ -193,7 +193,7 @@ static bool is_apart(const dil_table *t) {
   return t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
 }
 
-static bool joins(const planner *pl, uint64_t pass, int32_t b) {
+static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
   const dil_table *t = &pl->plan->table;
   if (is_apart(t) || pl->plan->force & FORCE_CHAIN ||
       !partition_heads(t, pass, b))
@@ -217,7 +217,8 @@ static void join_branches(planner *pl) {
     uint64_t mine = 1ull << b;
     int32_t kept = 0;
     for (int32_t p = 0; p < t->pass_count; p++) {
-      if (joins(pl, passes[p].branches, b)) mine |= passes[p].branches;
+      if (branch_joins(pl, passes[p].branches, b))
+        mine |= passes[p].branches;
       else passes[kept++] = passes[p];
     }
     passes[kept++].branches = mine;
@@ -236,7 +237,8 @@ static void choose_passes(planner *pl, const plan_target *target) {
 
 /* ---- refusals ------------------------------------------------------------ */
 
-static void refuse(planner *pl, span at, const char *hint, const char *what) {
+static void plan_refuse(planner *pl, span at, const char *hint,
+                        const char *what) {
   diag_report(pl->diag, SEVERITY_ERROR, at, hint,
               "%s is not supported by this build", what);
 }
@@ -247,8 +249,8 @@ static void refuse_keeps(planner *pl, const branch *b) {
     for (int32_t k = 0; k < b->keeps[level].count; k++) {
       const keep *one = &b->keeps[level].keep[k];
       if (one->kind != KEEP_EXPR)
-        refuse(pl, one->at, "`keep` takes a condition on `bi` and `bj`",
-               names[one->kind]);
+        plan_refuse(pl, one->at, "`keep` takes a condition on `bi` and `bj`",
+                    names[one->kind]);
     }
 }
 
@@ -357,7 +359,7 @@ plan *plan_apply_knobs(arena *a, const plan *p, const knobs *k) {
   return tuned;
 }
 
-static void verify_branch(const plan *p, int32_t b) {
+static void plan_verify_branch(const plan *p, int32_t b) {
   const dil_branch *row = &p->table.branches[b];
   assert(row->dilation >= 1 && row->segment >= 0);
   assert(row->predicate >= -1 &&
@@ -379,7 +381,7 @@ void plan_verify(const plan *p) {
   }
   assert(seen == (t->branch_count == 64 ? ~0ull
                                         : (1ull << t->branch_count) - 1));
-  for (int32_t b = 0; b < t->branch_count; b++) verify_branch(p, b);
+  for (int32_t b = 0; b < t->branch_count; b++) plan_verify_branch(p, b);
   for (int32_t i = 0; i < t->predicate_count; i++)
     assert(t->predicates[i].masked == (p->predicate[i] != NULL));
   assert(t->tile_keys >= 32 && t->tile_keys <= 128);

@@ -15,7 +15,7 @@
 
 /* ---- out ----------------------------------------------------------------- */
 
-static void print_branches(const plan *p, uint64_t branches, FILE *out) {
+static void print_pass_branches(const plan *p, uint64_t branches, FILE *out) {
   for (const char *space = ""; branches; branches &= branches - 1) {
     int32_t b = __builtin_ctzll(branches);
     const char *name = p->pattern->branch[b].name;
@@ -30,14 +30,14 @@ static void print_class(const plan *p, const class_table *s, int32_t c,
                         FILE *out) {
   fprintf(out, "#   %d/%lld of the rows: ", s->first[c + 1] - s->first[c],
           (long long)s->period);
-  print_branches(p, s->branches[c], out);
+  print_pass_branches(p, s->branches[c], out);
   fprintf(out, "; keys of");
   const char *comma = " ";
   for (int32_t d = 0; d < s->count; d++) {
     uint64_t both = s->branches[c] & s->branches[d];
     if (!both) continue;
     fprintf(out, "%s(", comma);
-    print_branches(p, s->branches[d], out);
+    print_pass_branches(p, s->branches[d], out);
     fprintf(out, ") x%d", __builtin_popcountll(both));
     comma = ", ";
   }
@@ -70,16 +70,16 @@ static void print_classes(arena *a, const plan *p, const dil_pass *pass,
     if (s.branches[i]) print_class(p, &s, i, out);
 }
 
-static void print_bound(int64_t bound, FILE *out) {
+static void print_window_bound(int64_t bound, FILE *out) {
   if (bound == DIL_ENDLESS) fprintf(out, "inf");
   else fprintf(out, "%lld", (long long)bound);
 }
 
 static void print_predicate(const plan *p, int32_t i, FILE *out) {
   fprintf(out, "# predicate %d: window ", i);
-  print_bound(p->table.predicates[i].left, out);
+  print_window_bound(p->table.predicates[i].left, out);
   fprintf(out, ", ");
-  print_bound(p->table.predicates[i].right, out);
+  print_window_bound(p->table.predicates[i].right, out);
   if (p->predicate[i]) {
     fprintf(out, "; mask ");
     expr_print(p->predicate[i], p->pattern->input, out);
@@ -170,7 +170,7 @@ static bool word_is(const plan_reader *r, const char *text) {
          !memcmp(r->source->text + r->word.start, text, length);
 }
 
-static void complain(const plan_reader *r, const char *wanted) {
+static void plan_text_complain(const plan_reader *r, const char *wanted) {
   diag_report(r->diag, SEVERITY_ERROR, r->word,
               "the form is: plan 1 NAME, visit MODE, pass BRANCH...",
               "expected %s in a plan, got '%.*s'", wanted,
@@ -178,9 +178,11 @@ static void complain(const plan_reader *r, const char *wanted) {
               r->source->text + r->word.start);
 }
 
-static void read_header(plan_reader *r) {
-  if (!read_word(r) || !word_is(r, "1")) complain(r, "version 1");
-  else if (!read_word(r)) complain(r, "the pattern's name");
+static void read_plan_line(plan_reader *r) {
+  if (!read_word(r) || !word_is(r, "1"))
+    plan_text_complain(r, "version 1");
+  else if (!read_word(r))
+    plan_text_complain(r, "the pattern's name");
 }
 
 static void read_visit(plan_reader *r, unsigned *force) {
@@ -188,13 +190,13 @@ static void read_visit(plan_reader *r, unsigned *force) {
     if (word_is(r, "multiset")) *force |= FORCE_MULTISET;
     else if (word_is(r, "general")) *force |= FORCE_GENERAL;
     else if (!word_is(r, "dedup"))
-      complain(r, "`dedup`, `multiset` or `general`");
+      plan_text_complain(r, "`dedup`, `multiset` or `general`");
   }
 }
 
 static dil_direction read_direction(plan_reader *r) {
   if (read_word(r) && word_is(r, "backward")) return DIL_BACKWARD;
-  if (!word_is(r, "forward")) complain(r, "`forward` or `backward`");
+  if (!word_is(r, "forward")) plan_text_complain(r, "`forward` or `backward`");
   return DIL_FORWARD;
 }
 
@@ -204,10 +206,10 @@ static uint64_t read_pass(plan_reader *r) {
     char *stop;
     long b = strtol(r->source->text + r->word.start, &stop, 10);
     if (stop != r->source->text + r->word.end || b < 0 || b >= DIL_BRANCH_MAX)
-      complain(r, "a branch number");
+      plan_text_complain(r, "a branch number");
     else branches |= 1ull << b;
   }
-  if (!branches) complain(r, "a branch number");
+  if (!branches) plan_text_complain(r, "a branch number");
   return branches;
 }
 
@@ -219,26 +221,28 @@ typedef struct plan_header {
   size_t length; /* of the text above the pattern */
 } plan_header;
 
-static void read_line(plan_reader *r, plan_header *h) {
+static void read_text_line(plan_reader *r, plan_header *h) {
   if (!read_word(r)) return;
-  if (word_is(r, "plan")) read_header(r);
+  if (word_is(r, "plan"))
+    read_plan_line(r);
   else if (word_is(r, "visit")) read_visit(r, &h->force);
   else if (word_is(r, "direction"))
     h->direction = read_direction(r);
   else if (!word_is(r, "pass"))
-    complain(r, "`plan`, `visit`, `direction` or `pass`");
-  else if (h->pass_count == DIL_BRANCH_MAX) complain(r, "fewer passes");
+    plan_text_complain(r, "`plan`, `visit`, `direction` or `pass`");
+  else if (h->pass_count == DIL_BRANCH_MAX)
+    plan_text_complain(r, "fewer passes");
   else h->pass[h->pass_count++] = read_pass(r);
 }
 
-static plan_header read_lines(diag *d, const source *s) {
+static plan_header read_text_lines(diag *d, const source *s) {
   plan_header h = {0};
   const char *line = s->text, *end = s->text + s->length;
   while (line < end && strncmp(line, "pattern", 7)) {
     const char *stop = memchr(line, '\n', (size_t)(end - line));
     if (!stop) stop = end;
     plan_reader r = {s, d, line, stop, {0}};
-    read_line(&r, &h);
+    read_text_line(&r, &h);
     line = stop < end ? stop + 1 : end;
   }
   h.length = (size_t)(line - s->text);
@@ -247,8 +251,8 @@ static plan_header read_lines(diag *d, const source *s) {
 
 /* The same text with the lines above the pattern blanked, so that places in
  * messages stay true. */
-static const pattern *read_pattern(arena *a, diag *d, const source *s,
-                                   size_t skip) {
+static const pattern *read_plan_pattern(arena *a, diag *d, const source *s,
+                                        size_t skip) {
   char *text = arena_copy(a, s->text, s->length);
   for (size_t i = 0; i < skip; i++)
     if (text[i] != '\n') text[i] = ' ';
@@ -277,9 +281,9 @@ plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
   source *s = ARENA_NEW(a, source);
   *s = (source){.path = path, .text = arena_copy(a, text, length),
                 .length = length};
-  plan_header h = read_lines(d, s);
+  plan_header h = read_text_lines(d, s);
   span at = {s, 0, (int32_t)h.length};
-  const pattern *p = read_pattern(a, d, s, h.length);
+  const pattern *p = read_plan_pattern(a, d, s, h.length);
   if (!p || diag_errors(d) > before) return NULL;
   planner pl = plan_begin(a, d, p, h.force);
   if (diag_errors(d) > before) return NULL;

@@ -89,7 +89,7 @@ static dil_status read_place(const char *name, const DLTensor *from,
 
 /* As contexts call it, where they can be made for it. */
 enum { DEVICE_NAME = 48 };
-static const char *device_name(DLDevice device, char text[DEVICE_NAME]) {
+static const char *host_device_name(DLDevice device, char text[DEVICE_NAME]) {
   if (device.device_type == kDLCPU) return "cpu";
   if (device.device_type == kDLCUDA)
     snprintf(text, DEVICE_NAME, "cuda:%d", (int)device.device_id);
@@ -107,7 +107,7 @@ dil_status arguments_read_tensor(const dil_context *c, const char *name,
   char device[DEVICE_NAME];
   if (!c->kind->reaches(c, from->device))
     return dil_fail(DIL_USAGE, "%s is on %s, the kernel is on %s", name,
-                    device_name(from->device, device), c->device);
+                    host_device_name(from->device, device), c->device);
   if (from->ndim < 0 || from->ndim > DIL_RANK_MAX ||
       (from->ndim && !from->shape))
     return dil_fail(DIL_USAGE, "%s must have 0 to %d dimensions with a shape, "
@@ -191,7 +191,7 @@ static dil_status read_inputs(const dil_kernel *k, const dil_arguments *g,
   return status;
 }
 
-static dil_status check_lengths(const dil_tensor *t, int64_t batch) {
+static dil_status check_length_tensor(const dil_tensor *t, int64_t batch) {
   char got[DIL_TENSOR_TEXT];
   if (t->dtype != DIL_I32 || t->rank != 1 || t->shape[0] != batch)
     return dil_fail(DIL_USAGE, "lengths must be i32 [%lld], got %s",
@@ -209,7 +209,7 @@ static dil_status read_lengths(const dil_kernel *k, const dil_arguments *g,
   if (!g->lengths) return DIL_OK;
   dil_status status =
       arguments_read_tensor(k->context, "lengths", DIL_I32, g->lengths, &t);
-  if (!status) status = check_lengths(&t, call->q.shape[0]);
+  if (!status) status = check_length_tensor(&t, call->q.shape[0]);
   if (!status) call->lengths = t.data;
   return status;
 }
@@ -226,7 +226,7 @@ static dil_status read_outputs(const dil_kernel *k, const dil_arguments *g,
   return status;
 }
 
-static dil_status check_scale(const dil_table *table, double scale) {
+static dil_status check_fixed_scale(const dil_table *table, double scale) {
   if (table->runtime_scale || scale == 0) return DIL_OK;
   return dil_fail(DIL_USAGE, "kernel '%s' fixes its scale, got %g: that wants "
                   "`scale runtime;` in its pattern", table->name, scale);
@@ -239,7 +239,7 @@ static dil_status read_arguments(const dil_kernel *k,
   const dil_context *c = k->context;
   const dil_table *table = k->source.table;
   dil_status status = dil_struct_read(g, sizeof *g, given, "dil_arguments");
-  if (!status) status = check_scale(table, g->scale);
+  if (!status) status = check_fixed_scale(table, g->scale);
   if (status) return status;
   *out = (arguments){.stream = g->stream,
                      .call = {.size = sizeof(dil_call),

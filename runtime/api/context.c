@@ -53,15 +53,15 @@ static dil_status take_hooks(const dil_context_options *o, dil_context *c) {
   return c->pool ? DIL_OK : DIL_MEMORY;
 }
 
-static void leave(void *memory) { (void)memory; }
+static void leave_memory(void *memory) { (void)memory; }
 
 /* The memory itself is still the host's. */
 static void taken_free(dil_context *c) {
-  tdestroy(c->taken, leave);
+  tdestroy(c->taken, leave_memory);
   pthread_mutex_destroy(&c->taken_lock);
 }
 
-static void destroy(dil_context *c) {
+static void context_destroy(dil_context *c) {
   bool alive = c->process == getpid();
   /* In a child the pool's lock may be held by a thread that is not there. */
   if (c->kind && alive) c->kind->close(c);
@@ -129,7 +129,8 @@ dil_context *dil_context_keep(dil_context *context) {
 }
 
 void dil_context_drop(dil_context *context) {
-  if (context && atomic_fetch_sub(&context->uses, 1) == 1) destroy(context);
+  if (context && atomic_fetch_sub(&context->uses, 1) == 1)
+    context_destroy(context);
 }
 
 dil_status dil_context_check(const dil_context *context) {
@@ -218,27 +219,27 @@ dil_status dil_context_wait(dil_context *context, void *stream) {
 }
 
 /* Addresses that dil_memory_take handed out and nobody gave back. */
-static int compare(const void *a, const void *b) {
+static int by_address(const void *a, const void *b) {
   return ((uintptr_t)a > (uintptr_t)b) - ((uintptr_t)a < (uintptr_t)b);
 }
 
 static dil_status taken_add(dil_context *c, void *memory) {
   pthread_mutex_lock(&c->taken_lock);
-  bool added = tsearch(memory, &c->taken, compare) != NULL;
+  bool added = tsearch(memory, &c->taken, by_address) != NULL;
   pthread_mutex_unlock(&c->taken_lock);
   return added ? DIL_OK : dil_fail(DIL_MEMORY, "no memory for a block's entry");
 }
 
 static dil_status taken_remove(dil_context *c, const void *memory) {
   pthread_mutex_lock(&c->taken_lock);
-  bool found = tdelete(memory, &c->taken, compare) != NULL;
+  bool found = tdelete(memory, &c->taken, by_address) != NULL;
   pthread_mutex_unlock(&c->taken_lock);
   if (found) return DIL_OK;
   return dil_fail(DIL_USAGE, "memory at %p was given back and is none that "
                   "this context has handed out", memory);
 }
 
-static dil_status take(dil_context *c, int64_t bytes, void **memory) {
+static dil_status context_take(dil_context *c, int64_t bytes, void **memory) {
   dil_status status = c->kind->take(c, bytes, memory);
   if (status) return status;
   status = taken_add(c, *memory);
@@ -254,11 +255,11 @@ dil_status dil_memory_take(dil_context *context, int64_t bytes, void **memory) {
   if (!status) *memory = NULL;
   if (!status) status = dil_context_check(context);
   if (!status) status = dil_usage_bytes("memory", NULL, bytes);
-  if (!status) status = take(context, bytes, memory);
+  if (!status) status = context_take(context, bytes, memory);
   return dil_call_end(status);
 }
 
-static dil_status give(dil_context *c, void *memory) {
+static dil_status context_give(dil_context *c, void *memory) {
   dil_status status = dil_context_check(c);
   if (status) return status;
   status = taken_remove(c, memory);
@@ -270,7 +271,7 @@ static dil_status give(dil_context *c, void *memory) {
 void dil_memory_give(dil_context *context, void *memory) {
   if (!memory) return;
   dil_call_begin();
-  dil_call_end(give(context, memory));
+  dil_call_end(context_give(context, memory));
 }
 
 static dil_status check_copy(const dil_context *c, const void *device,

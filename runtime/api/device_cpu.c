@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dil_status open(dil_context *c, const dil_context_options *o) {
+static dil_status device_cpu_open(dil_context *c,
+                                  const dil_context_options *o) {
   int32_t count; /* a wrong one is the caller's mistake, and no lack of threads */
   dil_status status = processors_choose(o->threads, &count);
   if (status) return status;
@@ -20,34 +21,35 @@ static dil_status open(dil_context *c, const dil_context_options *o) {
   return c->threads ? DIL_OK : dil_fail_text(DIL_ENVIRONMENT, dil_last_error());
 }
 
-static void close(dil_context *c) { dil_threads_free(c->threads); }
+static void device_cpu_close(dil_context *c) { dil_threads_free(c->threads); }
 
-static dil_status wait(dil_context *c, void *stream) {
+static dil_status device_cpu_wait(dil_context *c, void *stream) {
   (void)c;
   (void)stream;
   return DIL_OK;
 }
 
-static dil_status take(dil_context *c, int64_t bytes, void **memory) {
+static dil_status device_cpu_take(dil_context *c, int64_t bytes,
+                                  void **memory) {
   (void)c;
   if (!posix_memalign(memory, 256, bytes ? (size_t)bytes : 1)) return DIL_OK;
   return dil_fail(DIL_MEMORY, "no memory for %lld bytes", (long long)bytes);
 }
 
-static void give(dil_context *c, void *memory) {
+static void device_cpu_give(dil_context *c, void *memory) {
   (void)c;
   free(memory);
 }
 
-static dil_status copy(dil_context *c, void *to, const void *from,
-                       int64_t bytes, bool upwards) {
+static dil_status device_cpu_copy(dil_context *c, void *to, const void *from,
+                                  int64_t bytes, bool upwards) {
   (void)c;
   (void)upwards;
   memcpy(to, from, (size_t)bytes);
   return DIL_OK;
 }
 
-static bool reaches(const dil_context *c, DLDevice device) {
+static bool device_cpu_reaches(const dil_context *c, DLDevice device) {
   (void)c;
   return device.device_type == kDLCPU || device.device_type == kDLCUDAHost ||
          device.device_type == kDLCUDAManaged;
@@ -55,7 +57,7 @@ static bool reaches(const dil_context *c, DLDevice device) {
 
 /* ---- kernels ------------------------------------------------------------- */
 
-static dil_status kernel(dil_kernel *k) {
+static dil_status device_cpu_kernel(dil_kernel *k) {
   if (k->source.ready)
     return cpu_kernel_take(k->source.table, k->source.ready, &k->cpu);
   if (!k->source.make)
@@ -65,16 +67,17 @@ static dil_status kernel(dil_kernel *k) {
                         &k->cpu);
 }
 
-static void kernel_free(dil_kernel *k) { cpu_kernel_free(k->cpu); }
+static void device_cpu_kernel_free(dil_kernel *k) { cpu_kernel_free(k->cpu); }
 
-static dil_status check_stream(const void *stream) {
+static dil_status device_cpu_check_stream(const void *stream) {
   if (!stream) return DIL_OK;
   return dil_fail(DIL_USAGE, "the processor has no streams, and the call names "
                              "one");
 }
 
-static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
-  dil_status wrong = check_stream(stream);
+static dil_status device_cpu_run(dil_kernel *k, const dil_call *call,
+                                 void *stream) {
+  dil_status wrong = device_cpu_check_stream(stream);
   if (wrong) return wrong;
   int64_t begin = tracing() || metering() ? dil_trace_now() : 0;
   dil_status status =
@@ -86,44 +89,45 @@ static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
   return status;
 }
 
-static dil_status workspace(dil_kernel *k, const dil_call *call,
-                            int64_t *bytes) {
+static dil_status device_cpu_workspace(dil_kernel *k, const dil_call *call,
+                                       int64_t *bytes) {
   return cpu_kernel_workspace(k->cpu, k->context->threads, call, bytes);
 }
 
 /* A block that is taken and given back is there for the first run. */
-static dil_status prepare_memory(dil_kernel *k, int64_t bytes) {
+static dil_status device_cpu_prepare_memory(dil_kernel *k, int64_t bytes) {
   if (bytes == 0) return DIL_OK;
   void *memory = pool_take(k->context->pool, bytes);
   pool_give(k->context->pool, memory);
   return memory ? DIL_OK : DIL_MEMORY;
 }
 
-static dil_status prepare(dil_kernel *k, const dil_call *call) {
+static dil_status device_cpu_prepare(dil_kernel *k, const dil_call *call) {
   int64_t bytes;
-  dil_status status = workspace(k, call, &bytes);
-  return status ? status : prepare_memory(k, bytes);
+  dil_status status = device_cpu_workspace(k, call, &bytes);
+  return status ? status : device_cpu_prepare_memory(k, bytes);
 }
 
-static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
-                          size_t room) {
+static dil_status device_cpu_variant(dil_kernel *k, const dil_call *call,
+                                     char *text, size_t room) {
   snprintf(text, room, "%s", cpu_kernel_variant(k->cpu, call));
   return DIL_OK;
 }
 
-static dil_status time_run(dil_kernel *k, const dil_call *call,
-                           double *seconds) {
+static dil_status device_cpu_time_run(dil_kernel *k, const dil_call *call,
+                                      double *seconds) {
   double start = clock_seconds();
-  dil_status status = run(k, call, NULL);
+  dil_status status = device_cpu_run(k, call, NULL);
   *seconds = clock_seconds() - start;
   return status;
 }
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static dil_status backward(dil_kernel *k, const dil_backward_call *call,
-                           void *stream) {
-  dil_status status = check_stream(stream);
+static dil_status device_cpu_backward(dil_kernel *k,
+                                      const dil_backward_call *call,
+                                      void *stream) {
+  dil_status status = device_cpu_check_stream(stream);
   if (status) return status;
   int64_t begin = trace_begin();
   status =
@@ -133,44 +137,46 @@ static dil_status backward(dil_kernel *k, const dil_backward_call *call,
   return status;
 }
 
-static dil_status backward_workspace(dil_kernel *k,
-                                     const dil_backward_call *call,
-                                     int64_t *bytes) {
+static dil_status device_cpu_backward_workspace(dil_kernel *k,
+                                                const dil_backward_call *call,
+                                                int64_t *bytes) {
   return cpu_kernel_backward_workspace(k->cpu, k->context->threads, call,
                                        bytes);
 }
 
-static dil_status backward_prepare(dil_kernel *k,
-                                   const dil_backward_call *call) {
+static dil_status device_cpu_backward_prepare(dil_kernel *k,
+                                              const dil_backward_call *call) {
   int64_t bytes;
-  dil_status status = backward_workspace(k, call, &bytes);
-  return status ? status : prepare_memory(k, bytes);
+  dil_status status = device_cpu_backward_workspace(k, call, &bytes);
+  return status ? status : device_cpu_prepare_memory(k, bytes);
 }
 
-static dil_status backward_time(dil_kernel *k, const dil_backward_call *call,
-                                double *seconds) {
+static dil_status device_cpu_backward_time(dil_kernel *k,
+                                           const dil_backward_call *call,
+                                           double *seconds) {
   double start = clock_seconds();
-  dil_status status = backward(k, call, NULL);
+  dil_status status = device_cpu_backward(k, call, NULL);
   *seconds = clock_seconds() - start;
   return status;
 }
 
 const device_kind device_cpu = {.name = "cpu",
-                                .open = open,
-                                .close = close,
-                                .wait = wait,
-                                .take = take,
-                                .give = give,
-                                .copy = copy,
-                                .reaches = reaches,
-                                .kernel = kernel,
-                                .kernel_free = kernel_free,
-                                .run = run,
-                                .prepare = prepare,
-                                .workspace = workspace,
-                                .variant = variant,
-                                .time = time_run,
-                                .backward = backward,
-                                .backward_prepare = backward_prepare,
-                                .backward_workspace = backward_workspace,
-                                .backward_time = backward_time};
+                                .open = device_cpu_open,
+                                .close = device_cpu_close,
+                                .wait = device_cpu_wait,
+                                .take = device_cpu_take,
+                                .give = device_cpu_give,
+                                .copy = device_cpu_copy,
+                                .reaches = device_cpu_reaches,
+                                .kernel = device_cpu_kernel,
+                                .kernel_free = device_cpu_kernel_free,
+                                .run = device_cpu_run,
+                                .prepare = device_cpu_prepare,
+                                .workspace = device_cpu_workspace,
+                                .variant = device_cpu_variant,
+                                .time = device_cpu_time_run,
+                                .backward = device_cpu_backward,
+                                .backward_prepare = device_cpu_backward_prepare,
+                                .backward_workspace =
+                                    device_cpu_backward_workspace,
+                                .backward_time = device_cpu_backward_time};

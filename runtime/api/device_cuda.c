@@ -26,7 +26,8 @@ dil_status dil_cuda_module_open(const dil_cuda_module **module) {
                   "dilrt-cuda.so is of another version of dil");
 }
 
-static dil_status open(dil_context *c, const dil_context_options *o) {
+static dil_status device_cuda_open(dil_context *c,
+                                   const dil_context_options *o) {
   if (o->parallel || o->threads)
     return dil_fail(DIL_USAGE, "device '%s' has no threads of the processor "
                     "to choose", c->device);
@@ -37,36 +38,37 @@ static dil_status open(dil_context *c, const dil_context_options *o) {
   return status ? status : c->cuda->open(c->index, &c->gpu);
 }
 
-static void close(dil_context *c) {
+static void device_cuda_close(dil_context *c) {
   if (c->gpu) c->cuda->close(c->gpu);
 }
 
-static dil_status wait(dil_context *c, void *stream) {
+static dil_status device_cuda_wait(dil_context *c, void *stream) {
   return c->cuda->wait(c->gpu, stream);
 }
 
-static dil_status take(dil_context *c, int64_t bytes, void **memory) {
+static dil_status device_cuda_take(dil_context *c, int64_t bytes,
+                                   void **memory) {
   return c->cuda->take(c->gpu, bytes, memory);
 }
 
-static void give(dil_context *c, void *memory) {
+static void device_cuda_give(dil_context *c, void *memory) {
   c->cuda->give(c->gpu, memory);
 }
 
-static dil_status copy(dil_context *c, void *to, const void *from,
-                       int64_t bytes, bool upwards) {
+static dil_status device_cuda_copy(dil_context *c, void *to, const void *from,
+                                   int64_t bytes, bool upwards) {
   return (upwards ? c->cuda->upload : c->cuda->download)(c->gpu, to, from,
                                                          bytes);
 }
 
-static bool reaches(const dil_context *c, DLDevice device) {
+static bool device_cuda_reaches(const dil_context *c, DLDevice device) {
   return device.device_type == kDLCUDAManaged ||
          (device.device_type == kDLCUDA && device.device_id == c->index);
 }
 
 /* ---- kernels ------------------------------------------------------------- */
 
-static dil_status kernel(dil_kernel *k) {
+static dil_status device_cuda_kernel(dil_kernel *k) {
   const dil_kernel_source *s = &k->source;
   if (s->code_count == 0)
     return dil_fail(DIL_USAGE, "kernel '%s' was not made for a GPU",
@@ -79,11 +81,12 @@ static dil_status kernel(dil_kernel *k) {
   return status;
 }
 
-static void kernel_free(dil_kernel *k) {
+static void device_cuda_kernel_free(dil_kernel *k) {
   k->context->cuda->kernel_free(k->gpu);
 }
 
-static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
+static dil_status device_cuda_run(dil_kernel *k, const dil_call *call,
+                                  void *stream) {
   int64_t begin = trace_begin();
   dil_status status = k->context->cuda->run(k->gpu, call, stream);
   metric_add(status ? METRIC_run_failures : METRIC_runs_cuda, 1);
@@ -93,25 +96,25 @@ static dil_status run(dil_kernel *k, const dil_call *call, void *stream) {
 
 /* Waits for the codes that such a call takes; a run takes its workspace by
  * itself. */
-static dil_status prepare(dil_kernel *k, const dil_call *call) {
+static dil_status device_cuda_prepare(dil_kernel *k, const dil_call *call) {
   char text[8];
   return k->context->cuda->variants(k->gpu, call, NULL, text, sizeof text);
 }
 
-static dil_status workspace(dil_kernel *k, const dil_call *call,
-                            int64_t *bytes) {
+static dil_status device_cuda_workspace(dil_kernel *k, const dil_call *call,
+                                        int64_t *bytes) {
   (void)call;
   *bytes = k->context->cuda->workspace(k->gpu);
   return DIL_OK;
 }
 
-static dil_status variant(dil_kernel *k, const dil_call *call, char *text,
-                          size_t room) {
+static dil_status device_cuda_variant(dil_kernel *k, const dil_call *call,
+                                      char *text, size_t room) {
   return k->context->cuda->variants(k->gpu, call, NULL, text, room);
 }
 
-static dil_status time_run(dil_kernel *k, const dil_call *call,
-                           double *seconds) {
+static dil_status device_cuda_time_run(dil_kernel *k, const dil_call *call,
+                                       double *seconds) {
   int64_t begin = trace_begin();
   dil_status status = k->context->cuda->time(k->gpu, call, seconds);
   if (!status) metric_add(METRIC_runs_cuda, 1);
@@ -121,8 +124,9 @@ static dil_status time_run(dil_kernel *k, const dil_call *call,
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static dil_status backward(dil_kernel *k, const dil_backward_call *call,
-                           void *stream) {
+static dil_status device_cuda_backward(dil_kernel *k,
+                                       const dil_backward_call *call,
+                                       void *stream) {
   int64_t begin = trace_begin();
   dil_status status = k->context->cuda->backward(k->gpu, call, stream);
   metric_add(status ? METRIC_run_failures : METRIC_runs_cuda, 1);
@@ -130,20 +134,21 @@ static dil_status backward(dil_kernel *k, const dil_backward_call *call,
   return status;
 }
 
-static dil_status backward_prepare(dil_kernel *k,
-                                   const dil_backward_call *call) {
+static dil_status device_cuda_backward_prepare(dil_kernel *k,
+                                               const dil_backward_call *call) {
   int64_t bytes;
   return k->context->cuda->backward_workspace(k->gpu, call, &bytes);
 }
 
-static dil_status backward_workspace(dil_kernel *k,
-                                     const dil_backward_call *call,
-                                     int64_t *bytes) {
+static dil_status device_cuda_backward_workspace(dil_kernel *k,
+                                                 const dil_backward_call *call,
+                                                 int64_t *bytes) {
   return k->context->cuda->backward_workspace(k->gpu, call, bytes);
 }
 
-static dil_status backward_time(dil_kernel *k, const dil_backward_call *call,
-                                double *seconds) {
+static dil_status device_cuda_backward_time(dil_kernel *k,
+                                            const dil_backward_call *call,
+                                            double *seconds) {
   int64_t begin = trace_begin();
   dil_status status = k->context->cuda->backward_time(k->gpu, call, seconds);
   if (!status) metric_add(METRIC_runs_cuda, 1);
@@ -159,22 +164,23 @@ dil_status dil_cuda_peak(dil_context *context, const dil_cuda_code *code,
                 : context->cuda->peak(context->gpu, code, seconds, rate);
 }
 
-const device_kind device_cuda = {.name = "cuda",
-                                 .open = open,
-                                 .close = close,
-                                 .wait = wait,
-                                 .take = take,
-                                 .give = give,
-                                 .copy = copy,
-                                 .reaches = reaches,
-                                 .kernel = kernel,
-                                 .kernel_free = kernel_free,
-                                 .run = run,
-                                 .prepare = prepare,
-                                 .workspace = workspace,
-                                 .variant = variant,
-                                 .time = time_run,
-                                 .backward = backward,
-                                 .backward_prepare = backward_prepare,
-                                 .backward_workspace = backward_workspace,
-                                 .backward_time = backward_time};
+const device_kind device_cuda = {
+    .name = "cuda",
+    .open = device_cuda_open,
+    .close = device_cuda_close,
+    .wait = device_cuda_wait,
+    .take = device_cuda_take,
+    .give = device_cuda_give,
+    .copy = device_cuda_copy,
+    .reaches = device_cuda_reaches,
+    .kernel = device_cuda_kernel,
+    .kernel_free = device_cuda_kernel_free,
+    .run = device_cuda_run,
+    .prepare = device_cuda_prepare,
+    .workspace = device_cuda_workspace,
+    .variant = device_cuda_variant,
+    .time = device_cuda_time_run,
+    .backward = device_cuda_backward,
+    .backward_prepare = device_cuda_backward_prepare,
+    .backward_workspace = device_cuda_backward_workspace,
+    .backward_time = device_cuda_backward_time};

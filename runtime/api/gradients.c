@@ -117,7 +117,7 @@ static const char *gradient_name(const dil_kernel *k, int32_t index,
   return text;
 }
 
-static dil_status check_input(const dil_kernel *k, int32_t index) {
+static dil_status check_gradient_input(const dil_kernel *k, int32_t index) {
   const dil_input *input = &k->source.table->inputs[index];
   if (input->gradient) return DIL_OK;
   if (!dil_dtype_is_real(input->dtype))
@@ -132,26 +132,28 @@ static dil_status check_input(const dil_kernel *k, int32_t index) {
                   input->name, k->source.table->name);
 }
 
-static dil_status read_input(const dil_kernel *k, const DLTensor *from,
-                             int32_t index, dil_backward_call *call) {
+static dil_status read_input_gradient(const dil_kernel *k, const DLTensor *from,
+                                      int32_t index, dil_backward_call *call) {
   char name[GRADIENT_NAME], of[INPUT_NAME];
   const gradient wanted = {gradient_name(k, index, name),
                            arguments_input_name(k, index, of),
                            &call->forward.inputs[index], false};
-  dil_status status = check_input(k, index);
+  dil_status status = check_gradient_input(k, index);
   if (status) return status;
   return read_gradient(k, &wanted, DIL_F32, from, &call->inputs[index]);
 }
 
-static dil_status read_inputs(const dil_kernel *k, const dil_gradients *given,
-                              dil_backward_call *call) {
+static dil_status read_input_gradients(const dil_kernel *k,
+                                       const dil_gradients *given,
+                                       dil_backward_call *call) {
   int32_t count = given->input_count;
   if (count == 0) return DIL_OK;
   dil_status status = dil_input_check_count(k->source.table, count);
   if (!status)
     status = dil_usage_list("gradients of inputs", count, count, given->inputs);
   for (int32_t i = 0; i < count && !status; i++)
-    if (given->inputs[i]) status = read_input(k, given->inputs[i], i, call);
+    if (given->inputs[i])
+      status = read_input_gradient(k, given->inputs[i], i, call);
   return status;
 }
 
@@ -259,7 +261,7 @@ dil_status gradients_read(const dil_kernel *k, const dil_gradients *given,
   *call =
       (dil_backward_call){.size = sizeof *call, .forward = out->forward.call};
   status = read_rows(k, &g, call);
-  if (!status) status = read_inputs(k, &g, call);
+  if (!status) status = read_input_gradients(k, &g, call);
   if (!status) status = read_workspace(&g, call);
   return status ? status : check_memory(k, &g, call);
 }

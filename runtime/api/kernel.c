@@ -43,12 +43,13 @@ void dil_kernel_free(dil_kernel *kernel) {
 
 /* ---- running ------------------------------------------------------------- */
 
-static dil_status check(const dil_kernel *kernel) {
+static dil_status kernel_check(const dil_kernel *kernel) {
   dil_status status = dil_usage_given("kernel", kernel, NULL);
   return status ? status : dil_context_check(kernel->context);
 }
 
-static dil_status run(dil_kernel *kernel, const dil_call *call, void *stream) {
+static dil_status kernel_run_counted(dil_kernel *kernel, const dil_call *call,
+                                     void *stream) {
   dil_status status = kernel->context->kind->run(kernel, call, stream);
   if (!status) atomic_fetch_add(&kernel->context->calls, 1);
   return status;
@@ -57,20 +58,21 @@ static dil_status run(dil_kernel *kernel, const dil_call *call, void *stream) {
 dil_status dil_kernel_run(dil_kernel *kernel, const dil_arguments *given) {
   arguments a;
   dil_call_begin();
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status) status = arguments_read(kernel, given, &a);
-  if (!status) status = run(kernel, &a.call, a.stream);
+  if (!status) status = kernel_run_counted(kernel, &a.call, a.stream);
   return dil_call_end(status);
 }
 
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
                            double *seconds) {
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (status) return status;
   return kernel->context->kind->time(kernel, call, seconds);
 }
 
-static dil_status prepare_backward(dil_kernel *kernel, const dil_sizes *sizes) {
+static dil_status kernel_prepare_backward(dil_kernel *kernel,
+                                          const dil_sizes *sizes) {
   gradients g;
   const device_kind *kind = kernel->context->kind;
   if (kernel->source.direction != DIL_BACKWARD || !kind->backward)
@@ -82,10 +84,10 @@ static dil_status prepare_backward(dil_kernel *kernel, const dil_sizes *sizes) {
 dil_status dil_kernel_prepare(dil_kernel *kernel, const dil_sizes *sizes) {
   arguments a;
   dil_call_begin();
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
   if (!status) status = kernel->context->kind->prepare(kernel, &a.call);
-  if (!status) status = prepare_backward(kernel, sizes);
+  if (!status) status = kernel_prepare_backward(kernel, sizes);
   return dil_call_end(status);
 }
 
@@ -94,7 +96,7 @@ dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
   arguments a;
   if (bytes) *bytes = 0;
   dil_call_begin();
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
   if (!status) status = kernel->context->kind->workspace(kernel, &a.call, bytes);
@@ -103,8 +105,8 @@ dil_status dil_kernel_workspace(dil_kernel *kernel, const dil_sizes *sizes,
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static dil_status check_backward(const dil_kernel *k) {
-  dil_status status = check(k);
+static dil_status kernel_check_backward(const dil_kernel *k) {
+  dil_status status = kernel_check(k);
   if (status) return status;
   const char *name = k->source.table->name;
   if (k->source.direction != DIL_BACKWARD)
@@ -121,8 +123,8 @@ static dil_status check_backward(const dil_kernel *k) {
 }
 
 /* A host that brings a workspace asked before how large it must be. */
-static dil_status check_workspace(dil_kernel *k,
-                                  const dil_backward_call *call) {
+static dil_status kernel_check_workspace(dil_kernel *k,
+                                         const dil_backward_call *call) {
   int64_t bytes = 0;
   if (!call->workspace) return DIL_OK;
   dil_status status = k->context->kind->backward_workspace(k, call, &bytes);
@@ -137,9 +139,9 @@ static dil_status check_workspace(dil_kernel *k,
 dil_status dil_kernel_backward(dil_kernel *kernel, const dil_gradients *given) {
   gradients g;
   dil_call_begin();
-  dil_status status = check_backward(kernel);
+  dil_status status = kernel_check_backward(kernel);
   if (!status) status = gradients_read(kernel, given, &g);
-  if (!status) status = check_workspace(kernel, &g.call);
+  if (!status) status = kernel_check_workspace(kernel, &g.call);
   if (!status)
     status = kernel->context->kind->backward(kernel, &g.call, g.forward.stream);
   return dil_call_end(status);
@@ -148,7 +150,7 @@ dil_status dil_kernel_backward(dil_kernel *kernel, const dil_gradients *given) {
 dil_status dil_kernel_backward_time(dil_kernel *kernel,
                                     const dil_backward_call *call,
                                     double *seconds) {
-  dil_status status = check_backward(kernel);
+  dil_status status = kernel_check_backward(kernel);
   if (status) return status;
   return kernel->context->kind->backward_time(kernel, call, seconds);
 }
@@ -159,9 +161,9 @@ dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
   gradients g;
   if (bytes) *bytes = 0;
   dil_call_begin();
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
-  if (!status) status = check_backward(kernel);
+  if (!status) status = kernel_check_backward(kernel);
   if (!status) status = gradients_of_sizes(kernel, sizes, &g);
   if (!status)
     status = kernel->context->kind->backward_workspace(kernel, &g.call, bytes);
@@ -176,7 +178,7 @@ dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,
   if (room && text) *text = 0;
   if (room > INT32_MAX) room = INT32_MAX; /* snprintf counts in int */
   dil_call_begin();
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status && room)
     status = dil_usage_given("place for the text", text, NULL);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
@@ -188,7 +190,7 @@ dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,
 dil_status dil_kernel_describe(const dil_kernel *kernel,
                                dil_kernel_info *info) {
   dil_kernel_info now;
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status)
     status = dil_struct_read(&now, sizeof now, info, "dil_kernel_info");
   if (status) return status;
@@ -247,7 +249,7 @@ static const char *tensor_name(const dil_kernel_source *s, int32_t index) {
 dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
                              const dil_sizes *sizes, dil_tensor_info *info) {
   dil_tensor_info now;
-  dil_status status = check(kernel);
+  dil_status status = kernel_check(kernel);
   if (!status) status = dil_usage_sizes(sizes);
   if (!status)
     status = dil_struct_read(&now, sizeof now, info, "dil_tensor_info");

@@ -27,8 +27,8 @@ static void loan_end(void *context) {
   free(l);
 }
 
-static int64_t dimension(const void *context, int32_t index, int32_t axis,
-                         int32_t B, int32_t N, int32_t M) {
+static int64_t loan_dimension(const void *context, int32_t index, int32_t axis,
+                              int32_t B, int32_t N, int32_t M) {
   const loan *l = context;
   const dil_env env = {.B = B, .N = N, .M = M};
   return l->library->questions->dimension(index, axis, &env);
@@ -46,7 +46,7 @@ static dil_status loan_begin(const dil_library_kernel *k, loan **begun) {
 
 /* ---- which machine code -------------------------------------------------- */
 
-static void put_name(char *text, size_t room, const char *name) {
+static void list_name(char *text, size_t room, const char *name) {
   size_t used = strlen(text);
   snprintf(text + used, room - used, "%s%s", used ? ", " : "", name);
 }
@@ -62,7 +62,7 @@ static dil_status choose_isa(const dil_library_kernel *k,
       return DIL_OK;
     }
   for (int32_t i = 0; i < k->isa_count; i++)
-    put_name(list, sizeof list, k->isas[i].isa);
+    list_name(list, sizeof list, k->isas[i].isa);
   const char *wish = getenv("DIL_CPU");
   return dil_fail(DIL_ENVIRONMENT,
                   "kernel '%s' of this library runs on processors with %s; "
@@ -91,7 +91,7 @@ static dil_status choose_chip(const dil_library_kernel *k, int32_t chip,
     if (k->cuda[i].arch == best && !source->code_count++)
       source->codes = &k->cuda[i];
     snprintf(name, sizeof name, "sm_%d", k->cuda[i].arch);
-    if (k->cuda[i].arch != before) put_name(list, sizeof list, name);
+    if (k->cuda[i].arch != before) list_name(list, sizeof list, name);
     before = k->cuda[i].arch;
   }
   if (best) return DIL_OK;
@@ -104,8 +104,8 @@ static dil_status choose_chip(const dil_library_kernel *k, int32_t chip,
 
 /* ---- a context's kernels of libraries ------------------------------------ */
 
-static dil_status make_kernel(const dil_library_kernel *k, dil_context *c,
-                              dil_kernel **made) {
+static dil_status library_make_kernel(const dil_library_kernel *k,
+                                      dil_context *c, dil_kernel **made) {
   loan *l = NULL;
   dil_status status = loan_begin(k, &l);
   if (status) return status;
@@ -113,7 +113,7 @@ static dil_status make_kernel(const dil_library_kernel *k, dil_context *c,
   dil_kernel_source source = {.table = l->table,
                               .plan_hash = k->plan_hash,
                               .direction = (dil_direction)k->direction,
-                              .dimension = k->questions ? dimension : NULL,
+                              .dimension = k->questions ? loan_dimension : NULL,
                               .context = l,
                               .release = loan_end};
   status = chip ? choose_chip(k, chip, &source) : choose_isa(k, &source);
@@ -124,18 +124,18 @@ static dil_status make_kernel(const dil_library_kernel *k, dil_context *c,
 
 /* Should a library be closed and another lie in its place, their hashes
  * differ. */
-static attached *find_attached(const dil_context *c,
-                               const dil_library_kernel *k) {
+static attached *library_find_attached(const dil_context *c,
+                                       const dil_library_kernel *k) {
   attached *a = atomic_load_explicit(&c->attached, memory_order_acquire);
   while (a && (a->key != k || a->hash != k->hash)) a = a->next;
   return a;
 }
 
-static dil_status attach(dil_context *c, const dil_library_kernel *k,
-                         attached **out) {
+static dil_status library_attach(dil_context *c, const dil_library_kernel *k,
+                                 attached **out) {
   attached *a = calloc(1, sizeof *a);
   if (!a) return dil_fail(DIL_MEMORY, "no memory for a kernel");
-  dil_status status = make_kernel(k, c, &a->kernel);
+  dil_status status = library_make_kernel(k, c, &a->kernel);
   if (status) {
     free(a);
     return status;
@@ -148,13 +148,14 @@ static dil_status attach(dil_context *c, const dil_library_kernel *k,
   return DIL_OK;
 }
 
-static dil_status find_or_attach(dil_context *c, const dil_library_kernel *k,
-                                 attached **found) {
+static dil_status library_find_or_attach(dil_context *c,
+                                         const dil_library_kernel *k,
+                                         attached **found) {
   dil_status status = dil_context_check(c);
   if (status) return status;
   pthread_mutex_lock(&c->attached_lock);
-  *found = find_attached(c, k);
-  if (!*found) status = attach(c, k, found);
+  *found = library_find_attached(c, k);
+  if (!*found) status = library_attach(c, k, found);
   pthread_mutex_unlock(&c->attached_lock);
   return status;
 }
@@ -162,8 +163,8 @@ static dil_status find_or_attach(dil_context *c, const dil_library_kernel *k,
 /* Whoever runs the kernel checks the context, too. */
 static dil_status find_kernel(dil_context *c, const dil_library_kernel *k,
                               dil_kernel **found) {
-  attached *a = find_attached(c, k);
-  dil_status status = a ? DIL_OK : find_or_attach(c, k, &a);
+  attached *a = library_find_attached(c, k);
+  dil_status status = a ? DIL_OK : library_find_or_attach(c, k, &a);
   if (!status) *found = a->kernel;
   return status;
 }
@@ -177,14 +178,14 @@ static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
 static dil_context *defaults[DEFAULTS_MAX];
 
 /* 0: the processor, and whatever memory it reaches; else GPU n - 1. */
-static int32_t device_of(const DLTensor *q) {
+static int32_t default_device(const DLTensor *q) {
   bool gpu = q && q->device.device_type == kDLCUDA;
   int32_t number = gpu ? q->device.device_id + 1 : 0;
   return number >= 0 && number < DEFAULTS_MAX ? number : 0;
 }
 
 static dil_status default_context(const DLTensor *q, dil_context **context) {
-  int32_t number = device_of(q);
+  int32_t number = default_device(q);
   char device[24] = "cpu";
   dil_context_options options = DIL_CONTEXT_OPTIONS_INIT;
   dil_status status = DIL_OK;
@@ -231,8 +232,8 @@ static dil_status check_reserved(const dil_library_kernel *k, const void *from,
   return DIL_OK;
 }
 
-static dil_status check_size(const dil_library_kernel *k, const void *from,
-                             const char *what, int32_t count) {
+static dil_status check_words(const dil_library_kernel *k, const void *from,
+                              const char *what, int32_t count) {
   uint64_t size = word_at(from, 0);
   if (size == 8 * (uint64_t)count) return DIL_OK;
   return dil_fail(DIL_USAGE,
@@ -242,12 +243,12 @@ static dil_status check_size(const dil_library_kernel *k, const void *from,
 }
 
 /* From the generated struct to the one that all kernels share. */
-static dil_status read_arguments(const dil_library_kernel *k,
-                                 const dil_table *t, const void *from,
-                                 dil_arguments *to) {
+static dil_status read_argument_words(const dil_library_kernel *k,
+                                      const dil_table *t, const void *from,
+                                      dil_arguments *to) {
   int32_t at = DIL_WORD_INPUTS + t->input_count;
   int32_t count = at + t->runtime_scale + 2 * (t->dropout > 0);
-  dil_status status = check_size(k, from, "arguments", count);
+  dil_status status = check_words(k, from, "arguments", count);
   if (!status)
     status = check_reserved(k, from, "arguments", DIL_WORD_RESERVED,
                             DIL_WORD_INPUTS);
@@ -275,8 +276,9 @@ static dil_status read_arguments(const dil_library_kernel *k,
 }
 
 /* The kernel of a context, or of the default one for the device of q. */
-static dil_status open_kernel(const dil_library_kernel *k, dil_context *context,
-                              const DLTensor *q, dil_kernel **found) {
+static dil_status library_open_kernel(const dil_library_kernel *k,
+                                      dil_context *context, const DLTensor *q,
+                                      dil_kernel **found) {
   dil_status status = DIL_OK;
   if (k->abi != DIL_LIBRARY_ABI)
     return dil_fail(DIL_ENVIRONMENT,
@@ -296,9 +298,9 @@ int32_t dil_library_run(const dil_library_kernel *k, dil_context *context,
                              k->name);
   dil_call_begin();
   dil_status status =
-      open_kernel(k, context, pointer_at(given, DIL_WORD_Q), &made);
+      library_open_kernel(k, context, pointer_at(given, DIL_WORD_Q), &made);
   if (!status)
-    status = read_arguments(k, made->source.table, given, &call);
+    status = read_argument_words(k, made->source.table, given, &call);
   if (!status) status = dil_kernel_run(made, &call);
   return (int32_t)dil_call_end(status);
 }
@@ -308,7 +310,7 @@ int32_t dil_library_prepare(const dil_library_kernel *k, dil_context *context,
   const dil_sizes sizes = {batch, queries, keys};
   dil_kernel *made;
   dil_call_begin();
-  dil_status status = open_kernel(k, context, NULL, &made);
+  dil_status status = library_open_kernel(k, context, NULL, &made);
   if (!status) status = dil_kernel_prepare(made, &sizes);
   return (int32_t)dil_call_end(status);
 }
@@ -322,13 +324,13 @@ typedef struct library_gradients {
   dil_gradients gradients;
 } library_gradients;
 
-static dil_status read_gradients(const dil_library_kernel *k,
-                                 const dil_table *t, const void *from,
-                                 library_gradients *to) {
+static dil_status read_gradient_words(const dil_library_kernel *k,
+                                      const dil_table *t, const void *from,
+                                      library_gradients *to) {
   int32_t count = DIL_GRADIENT_INPUTS;
   const void *forward = pointer_at(from, DIL_GRADIENT_FORWARD);
   for (int32_t i = 0; i < t->input_count; i++) count += t->inputs[i].gradient;
-  dil_status status = check_size(k, from, "gradients", count);
+  dil_status status = check_words(k, from, "gradients", count);
   if (!status)
     status = check_reserved(k, from, "gradients", DIL_GRADIENT_RESERVED,
                             DIL_GRADIENT_INPUTS);
@@ -337,7 +339,7 @@ static dil_status read_gradients(const dil_library_kernel *k,
                       "the gradients of kernel '%s' have no forward "
                       "call",
                       k->name);
-  if (!status) status = read_arguments(k, t, forward, &to->forward);
+  if (!status) status = read_argument_words(k, t, forward, &to->forward);
   if (status) return status;
   int32_t at = DIL_GRADIENT_INPUTS;
   for (int32_t i = 0; i < t->input_count; i++)
@@ -371,8 +373,9 @@ int32_t dil_library_backward(const dil_library_kernel *k, dil_context *context,
     return (int32_t)dil_fail(DIL_USAGE, "kernel '%s' has no gradients to write",
                              k->name);
   dil_call_begin();
-  dil_status status = open_kernel(k, context, forward_q(given), &made);
-  if (!status) status = read_gradients(k, made->source.table, given, &call);
+  dil_status status = library_open_kernel(k, context, forward_q(given), &made);
+  if (!status)
+    status = read_gradient_words(k, made->source.table, given, &call);
   if (!status) status = dil_kernel_backward(made, &call.gradients);
   return (int32_t)dil_call_end(status);
 }
@@ -385,7 +388,7 @@ int32_t dil_library_backward_workspace(const dil_library_kernel *k,
   dil_kernel *made;
   if (bytes) *bytes = 0;
   dil_call_begin();
-  dil_status status = open_kernel(k, context, NULL, &made);
+  dil_status status = library_open_kernel(k, context, NULL, &made);
   if (!status) status = dil_kernel_backward_workspace(made, &sizes, bytes);
   return (int32_t)dil_call_end(status);
 }

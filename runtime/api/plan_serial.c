@@ -28,7 +28,7 @@ typedef struct codec {
   char *block;       /* reading: room that is left for arrays and names */
 } codec;
 
-static void move(codec *c, void *value, size_t size) {
+static void codec_move(codec *c, void *value, size_t size) {
   size_t at = c->used;
   c->used += size;
   if (!c->bytes) return;
@@ -38,10 +38,10 @@ static void move(codec *c, void *value, size_t size) {
   else memcpy(c->bytes + at, value, size);
 }
 
-#define FIELD(c, field) move(c, &(field), sizeof(field))
+#define FIELD(c, field) codec_move(c, &(field), sizeof(field))
 
 /* A byte that is neither 0 nor 1 must not become a bool. */
-static void flag(codec *c, bool *value) {
+static void codec_flag(codec *c, bool *value) {
   uint8_t byte = c->reading ? 0 : *value;
   FIELD(c, byte);
   c->bad |= byte > 1;
@@ -49,19 +49,19 @@ static void flag(codec *c, bool *value) {
 }
 
 /* Arrays are cut from the block, those of wider elements first. */
-static void *take(codec *c, size_t size) {
+static void *codec_take(codec *c, size_t size) {
   void *memory = c->block;
   c->block += size;
   return memory;
 }
 
-static void name(codec *c, const char **text) {
+static void codec_name(codec *c, const char **text) {
   uint32_t length = c->reading ? 0 : (uint32_t)strlen(*text);
   FIELD(c, length);
   c->bad |= c->reading && length > c->size - c->used;
   if (c->bad) return;
-  char *letters = c->reading ? take(c, length + 1) : (char *)*text;
-  move(c, letters, length);
+  char *letters = c->reading ? codec_take(c, length + 1) : (char *)*text;
+  codec_move(c, letters, length);
   if (!c->reading) return;
   c->bad |= length == 0 || memchr(letters, 0, length);
   letters[length] = 0;
@@ -77,14 +77,14 @@ static void table_fields(codec *c, dil_table *t) {
   FIELD(c, t->value_dim);
   FIELD(c, t->dtype);
   FIELD(c, t->combine);
-  flag(c, &t->dedup);
-  flag(c, &t->detached);
-  flag(c, &t->general);
-  flag(c, &t->runtime_scale);
-  flag(c, &t->scored);
-  flag(c, &t->sinks);
+  codec_flag(c, &t->dedup);
+  codec_flag(c, &t->detached);
+  codec_flag(c, &t->general);
+  codec_flag(c, &t->runtime_scale);
+  codec_flag(c, &t->scored);
+  codec_flag(c, &t->sinks);
   FIELD(c, t->sink_branches);
-  flag(c, &t->lse_allowed);
+  codec_flag(c, &t->lse_allowed);
   FIELD(c, t->scale);
   FIELD(c, t->dropout);
   FIELD(c, t->tile_keys);
@@ -112,15 +112,15 @@ static void pass_fields(codec *c, dil_pass *p) {
 static void predicate_fields(codec *c, dil_predicate *p) {
   FIELD(c, p->left);
   FIELD(c, p->right);
-  flag(c, &p->masked);
+  codec_flag(c, &p->masked);
 }
 
 static void input_fields(codec *c, dil_input *in) {
-  name(c, &in->name);
+  codec_name(c, &in->name);
   FIELD(c, in->dtype);
   FIELD(c, in->rank);
-  flag(c, &in->masks);
-  flag(c, &in->gradient);
+  codec_flag(c, &in->masks);
+  codec_flag(c, &in->gradient);
 }
 
 /* Bytes of one of the table's arrays: of its elements, `count` of them. */
@@ -133,16 +133,16 @@ static size_t phase_bytes(const dil_table *t) {
 /* The data behind the table's own fields; reading, the arrays are taken. */
 static void array_fields(codec *c, dil_table *t) {
   if (c->reading) {
-    t->branches = take(c, ARRAY_BYTES(t, branches, branch_count));
-    t->passes = take(c, ARRAY_BYTES(t, passes, pass_count));
-    t->predicates = take(c, ARRAY_BYTES(t, predicates, predicate_count));
-    t->inputs = take(c, ARRAY_BYTES(t, inputs, input_count));
+    t->branches = codec_take(c, ARRAY_BYTES(t, branches, branch_count));
+    t->passes = codec_take(c, ARRAY_BYTES(t, passes, pass_count));
+    t->predicates = codec_take(c, ARRAY_BYTES(t, predicates, predicate_count));
+    t->inputs = codec_take(c, ARRAY_BYTES(t, inputs, input_count));
   }
   for (int32_t i = 0; i < t->branch_count; i++) {
     dil_branch *b = (dil_branch *)&t->branches[i];
     branch_fields(c, b);
-    if (c->reading) b->phase = take(c, phase_bytes(t));
-    move(c, (void *)b->phase, phase_bytes(t));
+    if (c->reading) b->phase = codec_take(c, phase_bytes(t));
+    codec_move(c, (void *)b->phase, phase_bytes(t));
   }
   for (int32_t i = 0; i < t->pass_count; i++)
     pass_fields(c, (dil_pass *)&t->passes[i]);
@@ -150,7 +150,7 @@ static void array_fields(codec *c, dil_table *t) {
     predicate_fields(c, (dil_predicate *)&t->predicates[i]);
   for (int32_t i = 0; i < t->input_count; i++)
     input_fields(c, (dil_input *)&t->inputs[i]);
-  name(c, &t->name);
+  codec_name(c, &t->name);
 }
 
 /* ---- writing ------------------------------------------------------------- */
@@ -187,38 +187,38 @@ dil_status dil_plan_serialise(const dil_table *table, void **bytes,
 
 /* ---- what a run relies on ------------------------------------------------ */
 
-static bool within(int64_t value, int64_t low, int64_t high) {
+static bool is_within(int64_t value, int64_t low, int64_t high) {
   return low <= value && value <= high;
 }
 
 static bool sizes_hold(const dil_table *t) {
-  return within(t->heads, 1, DIL_HEADS_MAX) &&
-         within(t->kv_heads, 1, t->heads) && t->heads % t->kv_heads == 0 &&
-         within(t->head_dim, 1, DIL_HEAD_DIM_MAX) &&
-         within(t->value_dim, 1, DIL_HEAD_DIM_MAX) &&
-         within(t->dtype, DIL_F32, DIL_F16) &&
-         within(t->combine, DIL_COMBINE_SOFTMAX, DIL_COMBINE_SUM) &&
-         within(t->tile_keys, 32, 128) &&
-         (t->runtime_scale || isfinite(t->scale)) &&
-         t->dropout >= 0 && t->dropout < 1;
+  return is_within(t->heads, 1, DIL_HEADS_MAX) &&
+         is_within(t->kv_heads, 1, t->heads) && t->heads % t->kv_heads == 0 &&
+         is_within(t->head_dim, 1, DIL_HEAD_DIM_MAX) &&
+         is_within(t->value_dim, 1, DIL_HEAD_DIM_MAX) &&
+         is_within(t->dtype, DIL_F32, DIL_F16) &&
+         is_within(t->combine, DIL_COMBINE_SOFTMAX, DIL_COMBINE_SUM) &&
+         is_within(t->tile_keys, 32, 128) &&
+         (t->runtime_scale || isfinite(t->scale)) && t->dropout >= 0 &&
+         t->dropout < 1;
 }
 
 static bool counts_hold(const dil_table *t) {
-  return within(t->branch_count, 1, DIL_BRANCH_MAX) &&
-         within(t->pass_count, 1, t->branch_count) &&
-         within(t->input_count, 0, DIL_INPUT_MAX) &&
-         within(t->predicate_count, 0, DIL_PART_MAX) &&
-         within(t->chain_count, 1, DIL_PART_MAX);
+  return is_within(t->branch_count, 1, DIL_BRANCH_MAX) &&
+         is_within(t->pass_count, 1, t->branch_count) &&
+         is_within(t->input_count, 0, DIL_INPUT_MAX) &&
+         is_within(t->predicate_count, 0, DIL_PART_MAX) &&
+         is_within(t->chain_count, 1, DIL_PART_MAX);
 }
 
 static bool branch_holds(const dil_table *t, const dil_branch *b) {
   bool good = b->segment >= 0 && b->dilation >= 1 &&
-              within(b->head_first, 0, t->heads) &&
-              within(b->head_last, b->head_first - 1, t->heads - 1) &&
-              within(b->predicate, -1, t->predicate_count - 1) &&
-              within(b->chain, 0, t->chain_count - 1);
+              is_within(b->head_first, 0, t->heads) &&
+              is_within(b->head_last, b->head_first - 1, t->heads - 1) &&
+              is_within(b->predicate, -1, t->predicate_count - 1) &&
+              is_within(b->chain, 0, t->chain_count - 1);
   for (int32_t h = 0; good && h < t->heads; h++)
-    good = within(b->phase[h], 0, b->dilation - 1);
+    good = is_within(b->phase[h], 0, b->dilation - 1);
   return good;
 }
 
@@ -247,34 +247,34 @@ static bool arrays_hold(const dil_table *t) {
   for (int32_t i = 0; i < t->predicate_count; i++)
     good &= t->predicates[i].left >= 0 && t->predicates[i].right >= 0;
   for (int32_t i = 0; i < t->input_count; i++)
-    good &= within(t->inputs[i].dtype, 0, DIL_DTYPE_COUNT - 1) &&
-            within(t->inputs[i].rank, 1, DIL_RANK_MAX);
+    good &= is_within(t->inputs[i].dtype, 0, DIL_DTYPE_COUNT - 1) &&
+            is_within(t->inputs[i].rank, 1, DIL_RANK_MAX);
   return good && passes_hold(t);
 }
 
 /* ---- reading ------------------------------------------------------------- */
 
-static dil_status damaged(const char *what) {
+static dil_status serial_damaged(const char *what) {
   return dil_fail(DIL_INPUT, "the image of a plan is damaged: %s", what);
 }
 
 static dil_status check_head(const void *bytes, size_t size) {
   head h;
-  if (size < sizeof h) return damaged("it is shorter than its head");
+  if (size < sizeof h) return serial_damaged("it is shorter than its head");
   memcpy(&h, bytes, sizeof h);
-  if (h.magic != SERIAL_MAGIC) return damaged("it is no image");
+  if (h.magic != SERIAL_MAGIC) return serial_damaged("it is no image");
   if (h.version != SERIAL_VERSION)
     return dil_fail(DIL_INPUT, "the image of a plan has version %u, this "
                                "build reads %d",
                     h.version, SERIAL_VERSION);
-  if (h.size != size) return damaged("it has another size than it says");
+  if (h.size != size) return serial_damaged("it has another size than it says");
   if (h.sum != sum_of((const char *)bytes + sizeof h, size - sizeof h))
-    return damaged("its sum is wrong");
+    return serial_damaged("its sum is wrong");
   return DIL_OK;
 }
 
 /* Names take no more than the serialised plan's own bytes, and a NUL each. */
-static size_t block_bytes(const dil_table *t, size_t serial) {
+static size_t table_block_bytes(const dil_table *t, size_t serial) {
   return sizeof *t + ARRAY_BYTES(t, branches, branch_count) +
          ARRAY_BYTES(t, passes, pass_count) +
          ARRAY_BYTES(t, predicates, predicate_count) +
@@ -285,7 +285,7 @@ static size_t block_bytes(const dil_table *t, size_t serial) {
 
 static dil_status read_arrays(codec *c, const dil_table *fixed,
                               dil_table **table) {
-  char *block = malloc(block_bytes(fixed, c->size));
+  char *block = malloc(table_block_bytes(fixed, c->size));
   if (!block) return dil_fail(DIL_MEMORY, "no memory for a plan");
   dil_table *t = (dil_table *)block;
   *t = *fixed;
@@ -294,7 +294,7 @@ static dil_status read_arrays(codec *c, const dil_table *fixed,
   bool good = !c->bad && c->used == c->size && arrays_hold(t);
   if (good) *table = t;
   else free(block);
-  return good ? DIL_OK : damaged("a part of it is none of a plan's");
+  return good ? DIL_OK : serial_damaged("a part of it is none of a plan's");
 }
 
 dil_status dil_plan_deserialise(const void *bytes, size_t size,
@@ -309,6 +309,6 @@ dil_status dil_plan_deserialise(const void *bytes, size_t size,
   if (status) return status;
   table_fields(&c, &fixed);
   if (c.bad || !sizes_hold(&fixed) || !counts_hold(&fixed))
-    return damaged("its sizes are none of a plan's");
+    return serial_damaged("its sizes are none of a plan's");
   return read_arrays(&c, &fixed, table);
 }

@@ -150,8 +150,8 @@ static void link_newest(dil_cache *c, kept *k) {
   c->newest = k;
 }
 
-static kept *find_kept(dil_cache *c, const uint8_t *digest, const void *key,
-                       size_t key_size) {
+static kept *cache_find_kept(dil_cache *c, const uint8_t *digest,
+                             const void *key, size_t key_size) {
   kept *k = c->bucket[digest[0]];
   while (k && (memcmp(k->digest, digest, CACHE_DIGEST) ||
                k->key_size != key_size || memcmp(k->bytes, key, key_size)))
@@ -159,7 +159,7 @@ static kept *find_kept(dil_cache *c, const uint8_t *digest, const void *key,
   return k;
 }
 
-static void drop_kept(dil_cache *c, kept *k) {
+static void cache_drop_kept(dil_cache *c, kept *k) {
   kept **link = &c->bucket[k->digest[0]];
   while (*link != k) link = &(*link)->next;
   *link = k->next;
@@ -168,11 +168,11 @@ static void drop_kept(dil_cache *c, kept *k) {
   free(k);
 }
 
-static void keep(dil_cache *c, const uint8_t *digest, const void *key,
-                 size_t key_size, const cache_value *v) {
+static void cache_keep(dil_cache *c, const uint8_t *digest, const void *key,
+                       size_t key_size, const cache_value *v) {
   if ((int64_t)v->size > c->options.memory_max) return;
-  kept *k = find_kept(c, digest, key, key_size);
-  if (k) drop_kept(c, k);
+  kept *k = cache_find_kept(c, digest, key, key_size);
+  if (k) cache_drop_kept(c, k);
   k = malloc(sizeof *k + key_size + v->size);
   if (!k) return; /* the next call asks the disk, or makes it anew */
   *k = (kept){.next = c->bucket[digest[0]],
@@ -186,7 +186,7 @@ static void keep(dil_cache *c, const uint8_t *digest, const void *key,
   link_newest(c, k);
   COUNT(c, memory_bytes, (int64_t)v->size);
   while (c->stats.memory_bytes > c->options.memory_max) {
-    drop_kept(c, c->oldest);
+    cache_drop_kept(c, c->oldest);
     COUNT(c, evictions, 1);
   }
 }
@@ -202,10 +202,10 @@ static bool copy_value(const void *bytes, size_t size, double seconds,
   return value->bytes != NULL;
 }
 
-static bool get_kept(dil_cache *c, const uint8_t *digest, const void *key,
-                     size_t key_size, cache_value *value) {
+static bool cache_get_kept(dil_cache *c, const uint8_t *digest, const void *key,
+                           size_t key_size, cache_value *value) {
   pthread_mutex_lock(&c->lock);
-  kept *k = find_kept(c, digest, key, key_size);
+  kept *k = cache_find_kept(c, digest, key, key_size);
   bool found = k && copy_value(k->bytes + k->key_size, k->value_size,
                                k->seconds, value);
   if (found) {
@@ -247,7 +247,7 @@ static bool get_file(dil_cache *c, const uint8_t *digest, const void *key,
   free(e.image);
   if (!found) return false;
   pthread_mutex_lock(&c->lock);
-  keep(c, digest, key, key_size, value);
+  cache_keep(c, digest, key, key_size, value);
   COUNT(c, disk_hits, 1);
   count_saved(c, value->seconds - (clock_seconds() - start));
   pthread_mutex_unlock(&c->lock);
@@ -261,7 +261,7 @@ bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
   uint8_t digest[CACHE_DIGEST];
   if (!cache || cache->options.mode == CACHE_OFF) return false;
   cache_digest(key, key_size, digest);
-  if (get_kept(cache, digest, key, key_size, value)) return true;
+  if (cache_get_kept(cache, digest, key, key_size, value)) return true;
   if (cache->folder >= 0 && get_file(cache, digest, key, key_size, value))
     return true;
   pthread_mutex_lock(&cache->lock);
@@ -275,7 +275,7 @@ bool dil_cache_get(dil_cache *cache, const void *key, size_t key_size,
 static int64_t at_least(int64_t bytes) { return bytes < 0 ? 0 : bytes; }
 
 /* Room for what was added, by what this process knows of the folder. */
-static void make_room(dil_cache *c, int64_t added) {
+static void cache_make_room(dil_cache *c, int64_t added) {
   enum { KEPT_PERCENT = 90 }; /* so that not every write has to trim */
   pthread_mutex_lock(&c->lock);
   int64_t bytes = c->stats.disk_bytes;
@@ -319,12 +319,12 @@ void dil_cache_put(dil_cache *cache, const void *key, size_t key_size,
   if (!cache || cache->options.mode == CACHE_OFF) return;
   cache_digest(key, key_size, digest);
   pthread_mutex_lock(&cache->lock);
-  keep(cache, digest, key, key_size, value);
+  cache_keep(cache, digest, key, key_size, value);
   pthread_mutex_unlock(&cache->lock);
   if (cache->folder < 0 || cache->options.mode == CACHE_READ_ONLY) return;
   cache_name(digest, name);
   dil_status status = cache_file_write(cache->folder, name, key, key_size,
                                        value, &bytes);
   note_written(cache, status, name);
-  if (!status) make_room(cache, bytes);
+  if (!status) cache_make_room(cache, bytes);
 }

@@ -90,11 +90,11 @@ static bool witness_holds(const cache_entry *e, char path[PATH_MAX]) {
 
 /* ---- reading ------------------------------------------------------------- */
 
-static dil_status refused(const char *name, const char *why) {
+static dil_status entry_refused(const char *name, const char *why) {
   return dil_fail(DIL_ENVIRONMENT, "cache entry %s: %s", name, why);
 }
 
-static dil_status failed(const char *doing, const char *name) {
+static dil_status entry_failed(const char *doing, const char *name) {
   int kept = errno;
   dil_fail(DIL_ENVIRONMENT, "cannot %s cache entry %s: %s", doing, name,
            strerror(kept));
@@ -103,17 +103,18 @@ static dil_status failed(const char *doing, const char *name) {
 }
 
 /* Whom it belongs to and what it is, before a byte is read. */
-static dil_status check_file(const char *name, const struct stat *file,
-                             bool read_only) {
+static dil_status check_entry_file(const char *name, const struct stat *file,
+                                   bool read_only) {
   uid_t me = geteuid();
-  if (!S_ISREG(file->st_mode)) return refused(name, "it is not a plain file");
+  if (!S_ISREG(file->st_mode))
+    return entry_refused(name, "it is not a plain file");
   if (file->st_uid != me && !(read_only && file->st_uid == 0))
-    return refused(name, "it is another user's");
+    return entry_refused(name, "it is another user's");
   if (file->st_mode & (S_IWGRP | S_IWOTH))
-    return refused(name, "others may write to it");
+    return entry_refused(name, "others may write to it");
   if (file->st_size < (off_t)sizeof(cache_header) ||
       file->st_size > CACHE_VALUE_MAX + KEY_MAX)
-    return refused(name, "its size is not that of an entry");
+    return entry_refused(name, "its size is not that of an entry");
   return DIL_OK;
 }
 
@@ -124,8 +125,8 @@ static dil_status read_image(int file, const char *name, cache_entry *e) {
   for (size_t done = 0; done < e->image_size;) {
     ssize_t count = read(file, e->image + done, e->image_size - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return failed("read", name);
-    if (count == 0) return refused(name, "it is cut short");
+    if (count < 0) return entry_failed("read", name);
+    if (count == 0) return entry_refused(name, "it is cut short");
     done += (size_t)count;
   }
   return DIL_OK;
@@ -138,16 +139,16 @@ static dil_status check_image(const char *name, cache_entry *e) {
   memcpy(&h, e->image, sizeof h);
   if (memcmp(h.magic, ENTRY_MAGIC, sizeof h.magic) ||
       h.version != ENTRY_VERSION || h.header_size != sizeof h)
-    return refused(name, "it is no entry of this version");
+    return entry_refused(name, "it is no entry of this version");
   if (h.key_size > KEY_MAX || h.label_size > TEXT_MAX ||
       h.witness_size > TEXT_MAX || h.value_size > CACHE_VALUE_MAX ||
       sizeof h + h.key_size + h.label_size + h.witness_size + h.value_size !=
           e->image_size)
-    return refused(name, "its sizes do not add up");
+    return entry_refused(name, "its sizes do not add up");
   cache_digest(e->image + sizeof h.digest, e->image_size - sizeof h.digest,
                digest);
   if (memcmp(digest, h.digest, sizeof digest))
-    return refused(name, "it is damaged");
+    return entry_refused(name, "it is damaged");
   e->key = e->image + sizeof h;
   e->label = e->key + h.key_size;
   e->witness = e->label + h.label_size;
@@ -167,7 +168,7 @@ static dil_status check_meaning(const char *name, const cache_entry *e) {
   char expected[CACHE_NAME], path[PATH_MAX];
   cache_digest(e->key, e->key_size, digest);
   cache_name(digest, expected);
-  if (strcmp(name, expected)) return refused(name, "it is another key's");
+  if (strcmp(name, expected)) return entry_refused(name, "it is another key's");
   if (witness_holds(e, path)) return DIL_OK;
   dil_fail(DIL_ENVIRONMENT, "cache entry %s: '%s' is not the one that made it",
            name, path);
@@ -188,10 +189,10 @@ dil_status cache_file_read(int folder, const char *name, bool read_only,
   struct stat found;
   int file = openat(folder, name,
                     O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) return failed("open", name);
-  dil_status status =
-      fstat(file, &found) ? failed("look at", name)
-                          : check_file(name, &found, read_only);
+  if (file < 0) return entry_failed("open", name);
+  dil_status status = fstat(file, &found)
+                          ? entry_failed("look at", name)
+                          : check_entry_file(name, &found, read_only);
   entry->image_size = (size_t)found.st_size;
   if (!status) status = read_image(file, name, entry);
   if (!status) status = check_image(name, entry);
@@ -213,7 +214,7 @@ static dil_status make_image(const char *name, const void *key,
   char witness[CACHE_WITNESS_MAX * 512];
   const char *label = v->label ? v->label : "";
   if (!write_witness(v->witness, witness, sizeof witness))
-    return refused(name, "what made it cannot be looked at");
+    return entry_refused(name, "what made it cannot be looked at");
   cache_header h = {.magic = ENTRY_MAGIC,
                     .version = ENTRY_VERSION,
                     .header_size = sizeof h,
@@ -225,7 +226,7 @@ static dil_status make_image(const char *name, const void *key,
                     .seconds = v->seconds};
   if (key_size > KEY_MAX || h.label_size > TEXT_MAX ||
       v->size > (size_t)CACHE_VALUE_MAX)
-    return refused(name, "it is too large to keep");
+    return entry_refused(name, "it is too large to keep");
   e->image_size = sizeof h + key_size + h.label_size + h.witness_size + v->size;
   char *at = e->image = malloc(e->image_size);
   if (!at) return dil_fail(DIL_MEMORY, "no memory to keep a kernel");
@@ -244,10 +245,10 @@ static dil_status write_image(int file, const char *name,
   for (size_t done = 0; done < e->image_size;) {
     ssize_t count = write(file, e->image + done, e->image_size - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return failed("write", name);
+    if (count <= 0) return entry_failed("write", name);
     done += (size_t)count;
   }
-  return fsync(file) ? failed("sync", name) : DIL_OK;
+  return fsync(file) ? entry_failed("sync", name) : DIL_OK;
 }
 
 /* A name that no other writer takes, of this process or of another: by its
@@ -262,13 +263,13 @@ static dil_status write_aside(int folder, const char *aside, const char *name,
                               const cache_entry *e) {
   int file = openat(folder, aside,
                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (file < 0) return failed("make", name);
+  if (file < 0) return entry_failed("make", name);
   flock(file, LOCK_EX | LOCK_NB); /* until the file has its name */
   dil_status status = write_image(file, name, e);
   if (!status && renameat(folder, aside, folder, name))
-    status = failed("name", name);
+    status = entry_failed("name", name);
   if (status) unlinkat(folder, aside, 0);
-  if (close(file) && !status) status = failed("write", name);
+  if (close(file) && !status) status = entry_failed("write", name);
   return status;
 }
 
@@ -283,7 +284,8 @@ dil_status cache_file_write(int folder, const char *name, const void *key,
   file_limit_begin(&limit);
   if (!status) status = write_aside(folder, aside, name, &e);
   file_limit_end(&limit);
-  if (!status && fsync(folder)) status = failed("sync the folder of", name);
+  if (!status && fsync(folder))
+    status = entry_failed("sync the folder of", name);
   *bytes = (int64_t)e.image_size;
   free(e.image);
   return status;

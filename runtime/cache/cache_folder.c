@@ -18,7 +18,7 @@
 
 /* ---- opening ------------------------------------------------------------- */
 
-static int cannot(const char *path, const char *why) {
+static int folder_refused(const char *path, const char *why) {
   int kept = errno;
   dil_fail(DIL_ENVIRONMENT, "cache folder '%s': %s", path, why);
   errno = kept;
@@ -42,7 +42,7 @@ static int make_folder(const char *path) {
   return 0;
 }
 
-static int check_folder(int folder, const char *path, bool read_only) {
+static int check_cache_folder(int folder, const char *path, bool read_only) {
   struct stat found;
   const char *why = NULL;
   if (fstat(folder, &found)) why = strerror(errno);
@@ -53,22 +53,22 @@ static int check_folder(int folder, const char *path, bool read_only) {
   if (!why) return folder;
   close(folder);
   errno = EPERM;
-  return cannot(path, why);
+  return folder_refused(path, why);
 }
 
 int cache_folder_open(const char *path, bool make, bool read_only) {
   enum { FLAGS = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
   int folder = open(path, FLAGS);
   if (folder < 0 && errno == ENOENT && make) {
-    if (make_folder(path)) return cannot(path, strerror(errno));
+    if (make_folder(path)) return folder_refused(path, strerror(errno));
     folder = open(path, FLAGS);
   }
-  if (folder >= 0) return check_folder(folder, path, read_only);
+  if (folder >= 0) return check_cache_folder(folder, path, read_only);
   struct stat found;
   int kept = errno;
   bool link = !lstat(path, &found) && S_ISLNK(found.st_mode);
   errno = kept;
-  return cannot(path, link ? "it is a symbolic link" : strerror(errno));
+  return folder_refused(path, link ? "it is a symbolic link" : strerror(errno));
 }
 
 /* ---- listing ------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static bool ends_with(const char *name, const char *end) {
   return length >= size && !strcmp(name + length - size, end);
 }
 
-static bool is_ours(const char *name) {
+static bool is_cache_name(const char *name) {
   return strlen(name) < CACHE_NAME &&
          (ends_with(name, ".kernel") || ends_with(name, ".temporary"));
 }
@@ -88,7 +88,7 @@ typedef struct listing {
   int32_t count, room;
 } listing;
 
-static bool add_file(listing *l, int folder, const char *name) {
+static bool add_entry_file(listing *l, int folder, const char *name) {
   struct stat found;
   if (fstatat(folder, name, &found, AT_SYMLINK_NOFOLLOW))
     return true; /* gone */
@@ -130,7 +130,7 @@ dil_status cache_folder_list(int folder, cache_file **files, int32_t *count) {
   }
   bool room = true;
   for (const struct dirent *d; room && (d = readdir(directory));)
-    if (is_ours(d->d_name)) room = add_file(&l, folder, d->d_name);
+    if (is_cache_name(d->d_name)) room = add_entry_file(&l, folder, d->d_name);
   closedir(directory);
   if (!room) {
     free(l.file);

@@ -77,7 +77,7 @@ static dil_status read_preamble(npy_reader *r, uint32_t *length) {
   return status;
 }
 
-static dil_status read_header(npy_reader *r, npy_header *header) {
+static dil_status read_npy_header(npy_reader *r, npy_header *header) {
   uint32_t length = 0;
   dil_status status = read_preamble(r, &length);
   if (status) return status;
@@ -91,8 +91,8 @@ static dil_status read_header(npy_reader *r, npy_header *header) {
 
 /* Elements, and their bytes in the file; a regular file must have just those:
  * a second array behind the first would go unread. */
-static dil_status check_size(const npy_reader *r, const npy_header *header,
-                             int64_t *count, size_t *bytes) {
+static dil_status check_file_size(const npy_reader *r, const npy_header *header,
+                                  int64_t *count, size_t *bytes) {
   dil_tensor t = dil_tensor_make(NULL, header->kind->dtype, header->rank,
                                  header->shape);
   *count = dil_tensor_count(&t);
@@ -107,7 +107,7 @@ static dil_status check_size(const npy_reader *r, const npy_header *header,
   return DIL_OK;
 }
 
-static void *take_memory(const char *path, size_t size) {
+static void *take_array_memory(const char *path, size_t size) {
   size_t rounded = size / ALIGNMENT * ALIGNMENT + ALIGNMENT;
   void *memory = aligned_alloc(ALIGNMENT, rounded);
   if (!memory)
@@ -117,7 +117,7 @@ static void *take_memory(const char *path, size_t size) {
 
 static dil_status read_data(npy_reader *r, size_t bytes, void **data) {
   char more;
-  *data = take_memory(r->path, bytes);
+  *data = take_array_memory(r->path, bytes);
   if (!*data) return DIL_MEMORY;
   dil_status status = read_bytes(r, *data, bytes, "data");
   if (!status && read_some(r, &more, 1) != 0)
@@ -146,7 +146,7 @@ static bool convert_element(const npy_kind *kind, const char *from, char *to) {
 }
 
 /* Steps an index to the next in row-major order. */
-static void step(const int64_t *shape, int32_t rank, int64_t *at) {
+static void next_index(const int64_t *shape, int32_t rank, int64_t *at) {
   for (int32_t axis = rank; axis-- > 0;) {
     if (++at[axis] < shape[axis]) return;
     at[axis] = 0;
@@ -161,11 +161,11 @@ static int64_t fortran_place(const npy_header *h, const int64_t *at) {
   return place;
 }
 
-static dil_status reorder(const char *path, const npy_header *h, int64_t count,
-                          const char *from, char *to) {
+static dil_status reorder_elements(const char *path, const npy_header *h,
+                                   int64_t count, const char *from, char *to) {
   size_t size = dil_dtype_size(h->kind->dtype);
   int64_t at[DIL_RANK_MAX] = {0};
-  for (int64_t i = 0; i < count; i++, step(h->shape, h->rank, at)) {
+  for (int64_t i = 0; i < count; i++, next_index(h->shape, h->rank, at)) {
     int64_t place = h->fortran ? fortran_place(h, at) : i;
     const char *source = from + (size_t)place * h->kind->size;
     if (!h->kind->converted)
@@ -178,13 +178,13 @@ static dil_status reorder(const char *path, const npy_header *h, int64_t count,
 }
 
 /* Replaces the bytes of the file by the elements in memory. */
-static dil_status arrange(const char *path, const npy_header *h, int64_t count,
-                          void **data) {
+static dil_status arrange_elements(const char *path, const npy_header *h,
+                                   int64_t count, void **data) {
   if (!h->kind->converted && (!h->fortran || h->rank < 2)) return DIL_OK;
   size_t size = (size_t)count * dil_dtype_size(h->kind->dtype);
-  char *to = take_memory(path, size);
+  char *to = take_array_memory(path, size);
   dil_status status =
-      to ? reorder(path, h, count, *data, to) : DIL_MEMORY;
+      to ? reorder_elements(path, h, count, *data, to) : DIL_MEMORY;
   free(*data);
   *data = to;
   if (status) free(to);
@@ -196,10 +196,10 @@ static dil_status read_array(npy_reader *r, dil_npy *array) {
   int64_t count = 0;
   size_t bytes = 0;
   void *data = NULL;
-  dil_status status = read_header(r, &header);
-  if (!status) status = check_size(r, &header, &count, &bytes);
+  dil_status status = read_npy_header(r, &header);
+  if (!status) status = check_file_size(r, &header, &count, &bytes);
   if (!status) status = read_data(r, bytes, &data);
-  if (!status) status = arrange(r->path, &header, count, &data);
+  if (!status) status = arrange_elements(r->path, &header, count, &data);
   if (!status)
     array->tensor = dil_tensor_make(data, header.kind->dtype, header.rank,
                                     header.shape);
@@ -222,9 +222,9 @@ static dil_status map_array(npy_reader *r, dil_npy *array) {
   npy_header header = {0};
   int64_t count = 0;
   size_t bytes = 0;
-  dil_status status = read_header(r, &header);
+  dil_status status = read_npy_header(r, &header);
   if (!status) status = check_as_is(r, &header);
-  if (!status) status = check_size(r, &header, &count, &bytes);
+  if (!status) status = check_file_size(r, &header, &count, &bytes);
   if (status) return status;
   size_t size = (size_t)r->offset + bytes;
   char *map = mmap(NULL, size, PROT_READ, MAP_SHARED, r->file, 0);

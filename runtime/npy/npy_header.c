@@ -19,7 +19,7 @@ typedef struct cursor {
   const char *path, *start, *at, *end;
 } cursor;
 
-static dil_status wrong(const cursor *c, const char *what) {
+static dil_status header_wrong(const cursor *c, const char *what) {
   return dil_fail(DIL_INPUT, "'%s': header, column %td: %s", c->path,
                   c->at - c->start + 1, what);
 }
@@ -29,14 +29,14 @@ static void skip_blank(cursor *c) {
 }
 
 /* Takes the character when it comes next. */
-static bool take(cursor *c, char wanted) {
+static bool take_character(cursor *c, char wanted) {
   skip_blank(c);
   if (c->at == c->end || *c->at != wanted) return false;
   c->at++;
   return true;
 }
 
-static bool take_word(cursor *c, const char *word) {
+static bool take_header_word(cursor *c, const char *word) {
   size_t length = strlen(word);
   skip_blank(c);
   if ((size_t)(c->end - c->at) < length || memcmp(c->at, word, length))
@@ -65,8 +65,10 @@ static bool take_string(cursor *c, char text[32]) {
 
 static dil_status parse_descr(cursor *c, npy_header *header) {
   char descr[32];
-  if (take(c, '[')) return wrong(c, "records of several fields are not read");
-  if (!take_string(c, descr)) return wrong(c, "the element type is no string");
+  if (take_character(c, '['))
+    return header_wrong(c, "records of several fields are not read");
+  if (!take_string(c, descr))
+    return header_wrong(c, "the element type is no string");
   if (descr[0] == '>')
     return dil_fail(DIL_INPUT, "'%s' holds big-endian elements; save them "
                     "with astype('<%s')", c->path, descr + 1);
@@ -81,10 +83,10 @@ static dil_status parse_descr(cursor *c, npy_header *header) {
 }
 
 static dil_status parse_order(cursor *c, npy_header *header) {
-  header->fortran = take_word(c, "True");
-  return header->fortran || take_word(c, "False")
+  header->fortran = take_header_word(c, "True");
+  return header->fortran || take_header_word(c, "False")
              ? DIL_OK
-             : wrong(c, "fortran_order is not True or False");
+             : header_wrong(c, "fortran_order is not True or False");
 }
 
 static bool take_extent(cursor *c, int64_t *extent) {
@@ -101,19 +103,19 @@ static bool take_extent(cursor *c, int64_t *extent) {
 static dil_status parse_shape(cursor *c, npy_header *header) {
   bool comma = true;
   header->rank = 0;
-  if (!take(c, '(')) return wrong(c, "the shape is no tuple");
-  while (!take(c, ')')) {
-    if (!comma) return wrong(c, "a comma or ) is missing in the shape");
+  if (!take_character(c, '(')) return header_wrong(c, "the shape is no tuple");
+  while (!take_character(c, ')')) {
+    if (!comma) return header_wrong(c, "a comma or ) is missing in the shape");
     if (header->rank == DIL_RANK_MAX)
       return dil_fail(DIL_INPUT, "'%s' has more than %d dimensions", c->path,
                       DIL_RANK_MAX);
     if (!take_extent(c, &header->shape[header->rank]))
-      return wrong(c, "the shape holds what is no size");
+      return header_wrong(c, "the shape holds what is no size");
     header->rank++;
-    comma = take(c, ',');
+    comma = take_character(c, ',');
   }
   /* (3) is a number in Python, (3,) a tuple; (,) is nothing */
-  return header->rank == 1 && !comma ? wrong(c, "the shape is no tuple")
+  return header->rank == 1 && !comma ? header_wrong(c, "the shape is no tuple")
                                      : DIL_OK;
 }
 
@@ -132,11 +134,11 @@ enum { ENTRY_COUNT = sizeof entries / sizeof *entries };
 static dil_status parse_entry(cursor *c, npy_header *header, bool *seen) {
   char key[32];
   int i = 0;
-  if (!take_string(c, key)) return wrong(c, "a key or } is missing");
+  if (!take_string(c, key)) return header_wrong(c, "a key or } is missing");
   while (i < ENTRY_COUNT && strcmp(entries[i].name, key)) i++;
-  if (i == ENTRY_COUNT) return wrong(c, "the key before is unknown");
-  if (seen[i]) return wrong(c, "the key before stands twice");
-  if (!take(c, ':')) return wrong(c, ": is missing");
+  if (i == ENTRY_COUNT) return header_wrong(c, "the key before is unknown");
+  if (seen[i]) return header_wrong(c, "the key before stands twice");
+  if (!take_character(c, ':')) return header_wrong(c, ": is missing");
   seen[i] = true;
   return entries[i].parse(c, header);
 }
@@ -145,17 +147,17 @@ dil_status npy_header_parse(const char *path, const char *text, size_t length,
                             npy_header *header) {
   cursor c = {path, text, text, text + length};
   bool seen[ENTRY_COUNT] = {false}, comma = true;
-  if (!take(&c, '{')) return wrong(&c, "{ is missing");
-  while (!take(&c, '}')) {
-    if (!comma) return wrong(&c, "a comma or } is missing");
+  if (!take_character(&c, '{')) return header_wrong(&c, "{ is missing");
+  while (!take_character(&c, '}')) {
+    if (!comma) return header_wrong(&c, "a comma or } is missing");
     dil_status status = parse_entry(&c, header, seen);
     if (status) return status;
-    comma = take(&c, ',');
+    comma = take_character(&c, ',');
   }
   for (int i = 0; i < ENTRY_COUNT; i++)
     if (!seen[i])
       return dil_fail(DIL_INPUT, "'%s': the header lacks '%s'", path,
                       entries[i].name);
   skip_blank(&c);
-  return c.at == c.end ? DIL_OK : wrong(&c, "more stands behind the }");
+  return c.at == c.end ? DIL_OK : header_wrong(&c, "more stands behind the }");
 }

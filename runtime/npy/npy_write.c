@@ -71,7 +71,7 @@ static void put_axis(FILE *out, const dil_tensor *t, int32_t axis,
 }
 
 /* Ends the stream in any case; false with errno set when anything failed. */
-static bool put_file(int file, const dil_tensor *t) {
+static bool put_npy_file(int file, const dil_tensor *t) {
   FILE *out = fdopen(file, "wb");
   if (!out) {
     close(file);
@@ -88,7 +88,7 @@ static bool put_file(int file, const dil_tensor *t) {
 
 /* ---- the place ----------------------------------------------------------- */
 
-static dil_status refused(const char *path) {
+static dil_status write_refused(const char *path) {
   return dil_fail(DIL_ENVIRONMENT, "cannot write '%s': %m", path);
 }
 
@@ -108,26 +108,26 @@ static int open_part(const char *path, char part[PATH_MAX]) {
 }
 
 /* `old`: what stands at the place now, or NULL; its rights are kept. */
-static dil_status replace(const char *path, const struct stat *old,
-                          const dil_tensor *t) {
+static dil_status replace_file(const char *path, const struct stat *old,
+                               const dil_tensor *t) {
   char part[PATH_MAX];
   int file = open_part(path, part);
-  if (file < 0) return refused(path);
+  if (file < 0) return write_refused(path);
   if (old && fchmod(file, old->st_mode & 0777)) {
-    dil_status status = refused(path);
+    dil_status status = write_refused(path);
     close(file);
     unlink(part);
     return status;
   }
-  if (put_file(file, t) && !rename(part, path)) return DIL_OK;
-  dil_status status = refused(path);
+  if (put_npy_file(file, t) && !rename(part, path)) return DIL_OK;
+  dil_status status = write_refused(path);
   unlink(part);
   return status;
 }
 
 static dil_status write_straight(const char *path, const dil_tensor *t) {
   int file = open(path, O_WRONLY | O_CLOEXEC);
-  return file >= 0 && put_file(file, t) ? DIL_OK : refused(path);
+  return file >= 0 && put_npy_file(file, t) ? DIL_OK : write_refused(path);
 }
 
 dil_status dil_npy_write(const char *path, const dil_tensor *tensor) {
@@ -136,11 +136,12 @@ dil_status dil_npy_write(const char *path, const dil_tensor *tensor) {
   if (dil_tensor_count(tensor) < 0)
     return dil_fail(DIL_USAGE, "a tensor for '%s' is too large", path);
   if (stat(path, &about)) {
-    if (errno != ENOENT) return refused(path);
-    return replace(path, NULL, tensor);
+    if (errno != ENOENT) return write_refused(path);
+    return replace_file(path, NULL, tensor);
   }
   if (!S_ISREG(about.st_mode)) return write_straight(path, tensor);
-  return realpath(path, real) ? replace(real, &about, tensor) : refused(path);
+  return realpath(path, real) ? replace_file(real, &about, tensor)
+                              : write_refused(path);
 }
 
 /* ---- in place ------------------------------------------------------------ */
@@ -199,18 +200,18 @@ typedef struct npy_place {
   mode_t rights;
 } npy_place;
 
-static dil_status find_place(const char *path, npy_place *p) {
+static dil_status find_npy_place(const char *path, npy_place *p) {
   struct stat about;
   p->there = !stat(path, &about);
-  if (!p->there && errno != ENOENT) return refused(path);
+  if (!p->there && errno != ENOENT) return write_refused(path);
   if (p->there && !S_ISREG(about.st_mode))
     return dil_fail(DIL_INPUT, "'%s' is no regular file: it cannot be written "
                     "in place", path);
   p->rights = about.st_mode & 0777;
-  if (p->there) return realpath(path, p->path) ? DIL_OK : refused(path);
+  if (p->there) return realpath(path, p->path) ? DIL_OK : write_refused(path);
   if (snprintf(p->path, PATH_MAX, "%s", path) < PATH_MAX) return DIL_OK;
   errno = ENAMETOOLONG;
-  return refused(path);
+  return write_refused(path);
 }
 
 dil_status dil_npy_probe(const char *path) {
@@ -220,13 +221,13 @@ dil_status dil_npy_probe(const char *path) {
   bool there = !stat(path, &about);
   if (there && S_ISDIR(about.st_mode)) {
     errno = EISDIR;
-    return refused(path);
+    return write_refused(path);
   }
   if (there && !S_ISREG(about.st_mode)) return DIL_OK; /* written straight */
-  dil_status status = find_place(path, &to);
+  dil_status status = find_npy_place(path, &to);
   if (status) return status;
   int file = open_part(to.path, part);
-  if (file < 0) return refused(path);
+  if (file < 0) return write_refused(path);
   close(file);
   unlink(part);
   return DIL_OK;
@@ -245,16 +246,16 @@ dil_status dil_npy_create(const char *path, dil_dtype dtype, int32_t rank,
   char part[PATH_MAX];
   npy_place to;
   dil_status status = new_output(out, path, dtype, rank, shape);
-  if (!status) status = find_place(path, &to);
+  if (!status) status = find_npy_place(path, &to);
   if (status) return status;
   int file = open_part(to.path, part);
-  if (file < 0) return refused(path);
+  if (file < 0) return write_refused(path);
   out->path = strdup(to.path);
   out->part = strdup(part);
   bool good = out->path && out->part &&
               !(to.there && fchmod(file, to.rights)) &&
               map_part(file, false, out);
-  status = good ? DIL_OK : refused(path);
+  status = good ? DIL_OK : write_refused(path);
   close(file);
   if (good) return DIL_OK;
   unlink(part);
@@ -269,7 +270,7 @@ static dil_status check_move(int file, const char *part, const char *path) {
   const char *slash = strrchr(path, '/');
   int length = slash ? (int)(slash - path) + 1 : 1;
   snprintf(folder, sizeof folder, "%.*s", length, slash ? path : ".");
-  if (fstat(file, &here) || stat(folder, &there)) return refused(path);
+  if (fstat(file, &here) || stat(folder, &there)) return write_refused(path);
   if (here.st_dev == there.st_dev) return DIL_OK;
   return dil_fail(DIL_USAGE, "'%s' and '%s' must lie on one file system: the "
                   "first becomes the second", part, path);
@@ -278,13 +279,13 @@ static dil_status check_move(int file, const char *part, const char *path) {
 static dil_status map_kept(int file, const char *path, bool again,
                            dil_npy_output *out) {
   npy_place to;
-  dil_status status = path ? find_place(path, &to) : DIL_OK;
+  dil_status status = path ? find_npy_place(path, &to) : DIL_OK;
   if (!status && path) status = check_move(file, out->part, to.path);
   if (status) return status;
-  if (path && !(out->path = strdup(to.path))) return refused(path);
-  if (path && to.there && fchmod(file, to.rights)) return refused(path);
+  if (path && !(out->path = strdup(to.path))) return write_refused(path);
+  if (path && to.there && fchmod(file, to.rights)) return write_refused(path);
   if (map_part(file, again, out)) return DIL_OK;
-  if (errno) return refused(out->part);
+  if (errno) return write_refused(out->part);
   return dil_fail(DIL_INPUT, "'%s' was begun with another shape or type",
                   out->part);
 }
@@ -302,7 +303,7 @@ dil_status dil_npy_create_at(const char *path, const char *part, bool again,
   out->part = strdup(published ? path : part);
   if (file < 0 || !out->part)
     status = again ? dil_fail(DIL_ENVIRONMENT, "cannot open '%s': %m", part)
-                   : refused(part);
+                   : write_refused(part);
   else
     status = map_kept(file, path, again, out);
   if (file >= 0) close(file);
@@ -314,7 +315,7 @@ dil_status dil_npy_create_at(const char *path, const char *part, bool again,
 dil_status dil_npy_publish(dil_npy_output *out) {
   bool good = !msync(out->map, out->map_size, MS_SYNC) &&
               !rename(out->part, out->path);
-  dil_status status = good ? DIL_OK : refused(out->path);
+  dil_status status = good ? DIL_OK : write_refused(out->path);
   if (!good && !out->kept) unlink(out->part);
   end_output(out);
   return status;

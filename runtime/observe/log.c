@@ -32,7 +32,7 @@ static int file = -1;         /* -1: DIL_LOG is not set */
 
 /* ---- opening ------------------------------------------------------------- */
 
-static dil_status open_file(const char *text) {
+static dil_status log_open_file(const char *text) {
   char path[PATH_MAX];
   dil_status status = environment_path("DIL_LOG", text, path, sizeof path);
   if (status) return status;
@@ -42,7 +42,7 @@ static dil_status open_file(const char *text) {
                   strerror(errno));
 }
 
-static dil_status follow(const char *text) {
+static dil_status log_follow(const char *text) {
   char level[16];
   size_t length = strcspn(text, ":");
   int32_t index = 0;
@@ -50,26 +50,27 @@ static dil_status follow(const char *text) {
   dil_status status =
       environment_word("DIL_LOG", level, level_names, LEVELS, &index);
   if (status) return status;
-  if (text[length]) status = open_file(text + length + 1);
+  if (text[length])
+    status = log_open_file(text + length + 1);
   else file = STDERR_FILENO;
   if (!status) atomic_store(&dil_log_level, index + 1);
   return status;
 }
 
-static void open_once(void) {
+static void log_open_once(void) {
   const char *text = environment_text("DIL_LOG");
-  opened = text ? follow(text) : DIL_OK;
+  opened = text ? log_follow(text) : DIL_OK;
   if (opened) snprintf(reason, sizeof reason, "%s", dil_last_error());
 }
 
 dil_status log_open(void) {
-  pthread_once(&once, open_once);
+  pthread_once(&once, log_open_once);
   return opened ? dil_fail(opened, "%s", reason) : DIL_OK;
 }
 
 /* ---- writing ------------------------------------------------------------- */
 
-static void write_line(int32_t level, const char *text) {
+static void log_write_line(int32_t level, const char *text) {
   char line[LINE_SIZE + 128];
   struct timespec now;
   struct tm day;
@@ -97,7 +98,7 @@ void dil_log_write(const log_target *target, int32_t level, const char *format,
   va_end(arguments);
   for (char *c = text; *c; c++)
     if (*c == '\n') *c = ' ';
-  if (level <= dil_log_level) write_line(level, text);
+  if (level <= dil_log_level) log_write_line(level, text);
   if (target && level <= target->level) target->hook(target->user, level, text);
   errno = kept;
 }

@@ -54,7 +54,7 @@ static _Atomic int64_t written;    /* when, by dil_trace_now */
 
 /* ---- opening ------------------------------------------------------------- */
 
-static void open_once(void) {
+static void metrics_open_once(void) {
   const char *text = environment_text("DIL_METRICS");
   if (!text) return;
   opened = environment_path("DIL_METRICS", text, path, sizeof path);
@@ -64,7 +64,7 @@ static void open_once(void) {
 }
 
 dil_status metrics_open(void) {
-  pthread_once(&once, open_once);
+  pthread_once(&once, metrics_open_once);
   return opened ? dil_fail(opened, "%s", reason) : DIL_OK;
 }
 
@@ -90,7 +90,7 @@ static void put_heading(FILE *out, const row *r, const char *type) {
   fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", r->name, r->help, r->name, type);
 }
 
-static void put_value(FILE *out, const row *r, int64_t value) {
+static void metrics_put_value(FILE *out, const row *r, int64_t value) {
   bool labels = *r->labels != 0;
   fprintf(out, "%s%s%s%s ", r->name, labels ? "{" : "", r->labels,
           labels ? "}" : "");
@@ -121,7 +121,7 @@ static void measure_process(void) {
     metric_at_least(METRIC_process_peak_bytes, used.ru_maxrss * 1024);
 }
 
-static void put_all(FILE *out) {
+static void metrics_put_all(FILE *out) {
   measure_process();
   fputs("# HELP dil_build_info The version of dil.\n"
         "# TYPE dil_build_info gauge\n"
@@ -131,7 +131,7 @@ static void put_all(FILE *out) {
     if (i == 0 || strcmp(rows[i].name, rows[i - 1].name))
       put_heading(out, &rows[i],
                   rows[i].kind == KIND_GAUGE ? "gauge" : "counter");
-    put_value(out, &rows[i], atomic_load(&dil_metric_value[i]));
+    metrics_put_value(out, &rows[i], atomic_load(&dil_metric_value[i]));
   }
   for (int32_t i = 0; i < HISTOGRAM_COUNT; i++) {
     if (i == 0 || strcmp(histograms[i].name, histograms[i - 1].name))
@@ -142,10 +142,10 @@ static void put_all(FILE *out) {
 }
 
 /* Ends the stream in any case. */
-static bool put_file(FILE *out) {
+static bool metrics_put_file(FILE *out) {
   file_limit limit;
   file_limit_begin(&limit);
-  put_all(out);
+  metrics_put_all(out);
   bool bad = fflush(out) || ferror(out);
   bad |= fclose(out) != 0;
   file_limit_end(&limit);
@@ -170,7 +170,7 @@ dil_status metrics_write(void) {
     if (file >= 0) close(file);
     return status;
   }
-  if (put_file(out) && !rename(aside, path)) return DIL_OK;
+  if (metrics_put_file(out) && !rename(aside, path)) return DIL_OK;
   dil_status status = cannot_write();
   unlink(aside);
   return status;

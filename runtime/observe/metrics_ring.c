@@ -16,7 +16,7 @@ static spot *spots;         /* guarded, with all below */
 static int32_t count, room;
 
 /* NULL without memory: a number is lost, the run goes on. */
-static spot *find(int32_t rank, int32_t step) {
+static spot *find_spot(int32_t rank, int32_t step) {
   for (int32_t i = 0; i < count; i++)
     if (spots[i].rank == rank && spots[i].step == step) return &spots[i];
   if (count == room) {
@@ -33,7 +33,7 @@ static spot *find(int32_t rank, int32_t step) {
 void dil_metrics_step(int32_t rank, int32_t step, int64_t bytes, double waited,
                       double moving) {
   pthread_mutex_lock(&lock);
-  spot *s = find(rank, step);
+  spot *s = find_spot(rank, step);
   if (s) {
     s->bytes += bytes;
     s->waited += waited;
@@ -42,9 +42,9 @@ void dil_metrics_step(int32_t rank, int32_t step, int64_t bytes, double waited,
   pthread_mutex_unlock(&lock);
 }
 
-static double bytes_of(const spot *s) { return (double)s->bytes; }
-static double waited_of(const spot *s) { return s->waited; }
-static double rate_of(const spot *s) {
+static double spot_bytes(const spot *s) { return (double)s->bytes; }
+static double spot_waited(const spot *s) { return s->waited; }
+static double spot_rate(const spot *s) {
   return s->moving > 0 ? (double)s->bytes / s->moving : 0;
 }
 
@@ -53,12 +53,13 @@ static const struct {
   double (*value)(const spot *s);
 } series[] = {
     {"dil_ring_step_bytes_total", "counter",
-     "Keys and values that a rank received in a step.", bytes_of},
+     "Keys and values that a rank received in a step.", spot_bytes},
     {"dil_ring_step_wait_seconds_total", "counter",
-     "Time that a rank waited for them.", waited_of},
+     "Time that a rank waited for them.", spot_waited},
     {"dil_ring_step_bytes_per_second", "gauge",
-     "Their least rate, from asking for them until they were known to be there.",
-     rate_of},
+     "Their least rate, from asking for them until they were known to be "
+     "there.",
+     spot_rate},
 };
 
 void metrics_put_steps(FILE *out) {

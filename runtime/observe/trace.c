@@ -56,7 +56,7 @@ static char *line_name[LINES_MAX]; /* lines that are no threads, by number */
 
 /* ---- the file ------------------------------------------------------------ */
 
-static bool put_bytes(const char *bytes, size_t size, off_t at) {
+static bool trace_put_bytes(const char *bytes, size_t size, off_t at) {
   while (size > 0) {
     ssize_t count = pwrite(file, bytes, size, at);
     if (count < 0 && errno == EINTR) continue;
@@ -68,10 +68,10 @@ static bool put_bytes(const char *bytes, size_t size, off_t at) {
   return true;
 }
 
-static dil_status write_all(const char *bytes, size_t size, off_t at) {
+static dil_status trace_write_bytes(const char *bytes, size_t size, off_t at) {
   file_limit limit;
   file_limit_begin(&limit);
-  bool good = put_bytes(bytes, size, at);
+  bool good = trace_put_bytes(bytes, size, at);
   file_limit_end(&limit);
   if (good) return DIL_OK;
   return dil_fail(DIL_ENVIRONMENT, "cannot write the trace: %s",
@@ -79,7 +79,7 @@ static dil_status write_all(const char *bytes, size_t size, off_t at) {
 }
 
 /* Text for a JSON string: what is not plain ASCII becomes a blank. */
-static const char *plain(const char *text, char out[2 * TEXT_SIZE]) {
+static const char *plain_text(const char *text, char out[2 * TEXT_SIZE]) {
   size_t used = 0;
   for (; *text && used < 2 * TEXT_SIZE - 2; text++) {
     bool odd = *text < ' ' || *text > '~';
@@ -107,26 +107,27 @@ static void put_span(FILE *out, const span_record *s) {
           (int)((s->end - s->begin) % 1000));
   if (s->text[0] && s->number >= 0)
     fprintf(out, ",\"args\":{\"of\":\"%s\",\"number\":%lld}",
-            plain(s->text, text), (long long)s->number);
+            plain_text(s->text, text), (long long)s->number);
   else if (s->text[0])
-    fprintf(out, ",\"args\":{\"of\":\"%s\"}", plain(s->text, text));
+    fprintf(out, ",\"args\":{\"of\":\"%s\"}", plain_text(s->text, text));
   else if (s->number >= 0)
     fprintf(out, ",\"args\":{\"number\":%lld}", (long long)s->number);
   fputc('}', out);
 }
 
-static void put_name(FILE *out, const char *kind, int32_t line,
-                     const char *name) {
+static void trace_put_name(FILE *out, const char *kind, int32_t line,
+                           const char *name) {
   char text[2 * TEXT_SIZE];
   put_separator(out);
   fprintf(out,
           "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%d,"
           "\"args\":{\"name\":\"%s\"}}",
-          kind, (long)process, (int)line, plain(name, text));
+          kind, (long)process, (int)line, plain_text(name, text));
 }
 
 /* The text that `put` writes, then the end of the list. Under file_lock. */
-static dil_status append(void (*put)(FILE *, const void *), const void *what) {
+static dil_status trace_append(void (*put)(FILE *, const void *),
+                               const void *what) {
   static const char end[] = "\n]}\n";
   char *text = NULL;
   size_t size = 0;
@@ -135,7 +136,7 @@ static dil_status append(void (*put)(FILE *, const void *), const void *what) {
   if (out) put(out, what);
   if (out) fputs(end, out);
   bool good = out && fclose(out) == 0;
-  dil_status status = good ? write_all(text, size, tail)
+  dil_status status = good ? trace_write_bytes(text, size, tail)
                            : dil_fail(DIL_MEMORY, "no memory for the trace");
   if (!status) tail += (off_t)(size - strlen(end));
   free(text);
@@ -147,10 +148,10 @@ static dil_status append(void (*put)(FILE *, const void *), const void *what) {
 /* ---- opening ------------------------------------------------------------- */
 
 static void put_process(FILE *out, const void *name) {
-  put_name(out, "process_name", 0, name);
+  trace_put_name(out, "process_name", 0, name);
 }
 
-static dil_status open_file(const char *text) {
+static dil_status trace_open_file(const char *text) {
   static const char begin[] = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
   char path[PATH_MAX];
   dil_status status = environment_path("DIL_TRACE", text, path, sizeof path);
@@ -159,28 +160,28 @@ static dil_status open_file(const char *text) {
   if (file < 0)
     return dil_fail(DIL_ENVIRONMENT, "cannot write the trace '%s': %s", path,
                     strerror(errno));
-  status = write_all(begin, strlen(begin), 0);
+  status = trace_write_bytes(begin, strlen(begin), 0);
   tail = (off_t)strlen(begin);
-  return status ? status : append(put_process, "dil");
+  return status ? status : trace_append(put_process, "dil");
 }
 
-static void leave(void *mine) {
+static void trace_leave(void *mine) {
   atomic_store(&((trace_buffer *)mine)->taken, false);
 }
 
-static void open_once(void) {
+static void trace_open_once(void) {
   const char *text = environment_text("DIL_TRACE");
   if (!text) return;
   process = getpid();
-  opened = open_file(text);
-  if (!opened && pthread_key_create(&key, leave))
+  opened = trace_open_file(text);
+  if (!opened && pthread_key_create(&key, trace_leave))
     opened = dil_fail(DIL_ENVIRONMENT, "no room for a trace in threads");
   if (opened) snprintf(reason, sizeof reason, "%s", dil_last_error());
   atomic_store(&dil_trace_on, !opened);
 }
 
 dil_status trace_open(void) {
-  pthread_once(&once, open_once);
+  pthread_once(&once, trace_open_once);
   return opened ? dil_fail(opened, "%s", reason) : DIL_OK;
 }
 
@@ -230,13 +231,13 @@ static void put_buffer(FILE *out, const void *what) {
 static dil_status write_buffer(trace_buffer *b) {
   if (b->count == 0) return DIL_OK;
   pthread_mutex_lock(&file_lock);
-  dil_status status = append(put_buffer, b);
+  dil_status status = trace_append(put_buffer, b);
   pthread_mutex_unlock(&file_lock);
   b->count = 0;
   return status;
 }
 
-static void gather(span_record s, const char *text, int32_t line) {
+static void trace_gather(span_record s, const char *text, int32_t line) {
   trace_buffer *b = pthread_getspecific(key);
   if (!b && !(b = take_buffer())) return;
   if (text) snprintf(s.text, sizeof s.text, "%s", text);
@@ -250,17 +251,17 @@ static void gather(span_record s, const char *text, int32_t line) {
 void dil_trace_add(int64_t begin, const char *category, const char *name,
                    const char *text, int64_t number) {
   if (!tracing()) return;
-  gather((span_record){.begin = begin,
-                       .end = dil_trace_now(),
-                       .category = category,
-                       .name = name,
-                       .number = number},
-         text, 0);
+  trace_gather((span_record){.begin = begin,
+                             .end = dil_trace_now(),
+                             .category = category,
+                             .name = name,
+                             .number = number},
+               text, 0);
 }
 
 static void put_line(FILE *out, const void *index) {
   int32_t i = *(const int32_t *)index;
-  put_name(out, "thread_name", i + 1, line_name[i]);
+  trace_put_name(out, "thread_name", i + 1, line_name[i]);
 }
 
 /* The number of a line by its name, from 1 on; 0: there is no more room. */
@@ -269,7 +270,7 @@ static int32_t find_line(const char *name) {
   pthread_mutex_lock(&file_lock);
   while (i < LINES_MAX && line_name[i] && strcmp(line_name[i], name)) i++;
   if (i < LINES_MAX && !line_name[i] && (line_name[i] = strdup(name)))
-    append(put_line, &i);
+    trace_append(put_line, &i);
   bool found = i < LINES_MAX && line_name[i];
   pthread_mutex_unlock(&file_lock);
   return found ? i + 1 : 0;
@@ -279,22 +280,22 @@ void dil_trace_add_line(const char *line, int64_t begin, int64_t end,
                         const char *category, const char *name,
                         const char *text, int64_t number) {
   if (!tracing()) return;
-  gather((span_record){.begin = begin,
-                       .end = end,
-                       .category = category,
-                       .name = name,
-                       .number = number},
-         text, find_line(line));
+  trace_gather((span_record){.begin = begin,
+                             .end = end,
+                             .category = category,
+                             .name = name,
+                             .number = number},
+               text, find_line(line));
 }
 
 static void put_thread(FILE *out, const void *name) {
-  put_name(out, "thread_name", thread_line(), name);
+  trace_put_name(out, "thread_name", thread_line(), name);
 }
 
 void dil_trace_name_thread(const char *name) {
   if (!tracing()) return;
   pthread_mutex_lock(&file_lock);
-  append(put_thread, name);
+  trace_append(put_thread, name);
   pthread_mutex_unlock(&file_lock);
 }
 

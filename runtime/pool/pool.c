@@ -91,7 +91,7 @@ static void count_use(pool *p, const pool_block *b, int sign) {
   if (sign > 0) metric_add(METRIC_pool_takes, 1);
 }
 
-static void count_kept(pool *p, const pool_block *b, int sign) {
+static void pool_count_kept(pool *p, const pool_block *b, int sign) {
   if (p->options.plain) return;
   p->stats.cached += sign * b->bytes;
   metric_add(METRIC_pool_cached_bytes, sign * b->bytes);
@@ -121,41 +121,41 @@ static int64_t clock_coarse(void) {
 
 /* ---- lists (under the lock) ---------------------------------------------- */
 
-static void list_add(pool_block **first, pool_block *b) {
+static void block_list_add(pool_block **first, pool_block *b) {
   b->before = NULL;
   b->next = *first;
   if (b->next) b->next->before = b;
   *first = b;
 }
 
-static void list_remove(pool_block **first, pool_block *b) {
+static void block_list_remove(pool_block **first, pool_block *b) {
   if (b->before) b->before->next = b->next;
   else *first = b->next;
   if (b->next) b->next->before = b->before;
 }
 
-static void keep(pool *p, pool_block *b) {
-  list_add(&p->kept[class_of(b->bytes)], b);
+static void pool_keep(pool *p, pool_block *b) {
+  block_list_add(&p->kept[class_of(b->bytes)], b);
   b->newer = NULL;
   b->older = p->newest;
   if (b->older) b->older->newer = b;
   else p->oldest = b;
   p->newest = b;
-  count_kept(p, b, 1);
+  pool_count_kept(p, b, 1);
 }
 
-static void unkeep(pool *p, pool_block *b) {
-  list_remove(&p->kept[class_of(b->bytes)], b);
+static void pool_unkeep(pool *p, pool_block *b) {
+  block_list_remove(&p->kept[class_of(b->bytes)], b);
   if (b->newer) b->newer->older = b->older;
   else p->newest = b->older;
   if (b->older) b->older->newer = b->newer;
   else p->oldest = b->newer;
-  count_kept(p, b, -1);
+  pool_count_kept(p, b, -1);
 }
 
 /* Gives a kept block back to the device. */
-static void release(pool *p, pool_block *b) {
-  unkeep(p, b);
+static void pool_release(pool *p, pool_block *b) {
+  pool_unkeep(p, b);
   if (b->event) p->source.forget(p->source.user, b->event);
   p->source.give(p->source.user, b->memory, b->bytes);
   p->held -= b->bytes;
@@ -163,15 +163,15 @@ static void release(pool *p, pool_block *b) {
   free(b);
 }
 
-static void release_all(pool *p) {
-  while (p->oldest) release(p, p->oldest);
+static void pool_release_all(pool *p) {
+  while (p->oldest) pool_release(p, p->oldest);
 }
 
 /* One block at a time, so that no call pays for many. */
-static void release_idle(pool *p) {
+static void pool_release_idle(pool *p) {
   pool_block *b = p->oldest;
   if (b && p->options.idle && clock_coarse() - b->given > p->options.idle)
-    release(p, b);
+    pool_release(p, b);
 }
 
 /* ---- taking -------------------------------------------------------------- */
@@ -189,8 +189,8 @@ static bool is_ready(const pool *p, const pool_block *b, uint64_t stream) {
 
 /* A kept block that can serve; with `wait`, one that the stream has to wait
  * for is good too. */
-static pool_block *find_kept(const pool *p, int32_t class, uint64_t stream,
-                             bool wait) {
+static pool_block *pool_find_kept(const pool *p, int32_t class, uint64_t stream,
+                                  bool wait) {
   int32_t last = class + CLASSES_ABOVE;
   for (int32_t c = class; c <= last && c < CLASSES; c++) {
     int32_t looked = 0;
@@ -201,14 +201,14 @@ static pool_block *find_kept(const pool *p, int32_t class, uint64_t stream,
   return NULL;
 }
 
-static bool fits(const pool *p, int64_t bytes) {
+static bool pool_fits(const pool *p, int64_t bytes) {
   return !p->options.max || bytes <= p->options.max - p->held;
 }
 
 /* Room for so many bytes under the bound, the oldest blocks first. */
-static bool make_room(pool *p, int64_t bytes) {
-  while (!fits(p, bytes) && p->oldest) release(p, p->oldest);
-  return fits(p, bytes);
+static bool pool_make_room(pool *p, int64_t bytes) {
+  while (!pool_fits(p, bytes) && p->oldest) pool_release(p, p->oldest);
+  return pool_fits(p, bytes);
 }
 
 static dil_status over_bound(const pool *p, int64_t bytes) {
@@ -220,21 +220,21 @@ static dil_status over_bound(const pool *p, int64_t bytes) {
 }
 
 /* From the device; where that has none, after giving back all that is kept. */
-static dil_status take_memory(pool *p, int64_t bytes, void **memory) {
+static dil_status pool_take_memory(pool *p, int64_t bytes, void **memory) {
   dil_status status = p->source.take(p->source.user, bytes, memory);
   if (status != DIL_MEMORY || !p->oldest) return status;
   LOG(&p->options.log, DIL_LOG_INFO,
       "%s is short of memory: the pool gives back what it keeps",
       p->source.name);
-  release_all(p);
+  pool_release_all(p);
   return p->source.take(p->source.user, bytes, memory);
 }
 
 static dil_status make_block(pool *p, int64_t bytes, pool_block **made) {
-  if (!make_room(p, bytes)) return over_bound(p, bytes);
+  if (!pool_make_room(p, bytes)) return over_bound(p, bytes);
   pool_block *b = calloc(1, sizeof *b);
   if (!b) return dil_fail(DIL_MEMORY, "no memory for a block of a pool");
-  dil_status status = take_memory(p, bytes, &b->memory);
+  dil_status status = pool_take_memory(p, bytes, &b->memory);
   if (status) {
     free(b);
     return status;
@@ -247,13 +247,13 @@ static dil_status make_block(pool *p, int64_t bytes, pool_block **made) {
 }
 
 /* A kept block for the stream, behind the work that it was given back after. */
-static dil_status reuse(pool *p, pool_block *b, void *stream,
-                        uint64_t identity) {
+static dil_status pool_reuse(pool *p, pool_block *b, void *stream,
+                             uint64_t identity) {
   bool behind = !is_ready(p, b, identity);
   dil_status status =
       behind ? p->source.follow(p->source.user, stream, b->event) : DIL_OK;
   if (status) return status;
-  unkeep(p, b);
+  pool_unkeep(p, b);
   if (!p->options.plain) metric_add(METRIC_pool_reuses, 1);
   return DIL_OK;
 }
@@ -263,11 +263,11 @@ static dil_status take_locked(pool *p, int32_t class, void *stream,
                               pool_block **block) {
   int64_t bytes = bytes_of_class(class);
   uint64_t identity = identity_of(p, stream);
-  pool_block *b = find_kept(p, class, identity, false);
-  if (!b && !fits(p, bytes)) b = find_kept(p, class, identity, true);
+  pool_block *b = pool_find_kept(p, class, identity, false);
+  if (!b && !pool_fits(p, bytes)) b = pool_find_kept(p, class, identity, true);
   *block = b;
-  dil_status status = b ? reuse(p, b, stream, identity)
-                        : make_block(p, bytes, block);
+  dil_status status =
+      b ? pool_reuse(p, b, stream, identity) : make_block(p, bytes, block);
   if (!status) (*block)->identity = identity;
   return status;
 }
@@ -285,7 +285,7 @@ dil_status dil_pool_take_block(pool *p, int64_t bytes, void *stream,
   else {
     (*block)->stream = stream;
     (*block)->requested = bytes;
-    list_add(&p->out, *block);
+    block_list_add(&p->out, *block);
     count_use(p, *block, 1);
   }
   pthread_mutex_unlock(&p->lock);
@@ -299,20 +299,20 @@ void *dil_pool_memory(const pool_block *block) { return block->memory; }
 void dil_pool_give_block(pool *p, pool_block *b) {
   if (!b) return;
   pthread_mutex_lock(&p->lock);
-  list_remove(&p->out, b);
+  block_list_remove(&p->out, b);
   count_use(p, b, -1);
   b->given = clock_coarse();
-  keep(p, b);
+  pool_keep(p, b);
   /* Where nobody can tell when it is free, nobody may have it. */
   if (p->source.mark &&
       p->source.mark(p->source.user, b->stream, &b->event)) {
     LOG(&p->options.log, DIL_LOG_WARNING, "%s: %s", p->source.name,
         dil_last_error());
-    release(p, b);
+    pool_release(p, b);
   } else if (p->options.off) {
-    release(p, b);
+    pool_release(p, b);
   }
-  release_idle(p);
+  pool_release_idle(p);
   pthread_mutex_unlock(&p->lock);
 }
 
@@ -345,7 +345,7 @@ static void report_leaks(const pool *p) {
 void dil_pool_free(pool *p) {
   if (!p) return;
   report_leaks(p);
-  release_all(p);
+  pool_release_all(p);
   for (pool_block *b = p->out, *next; b; b = next) {
     next = b->next;
     free(b);

@@ -71,31 +71,31 @@ static void futex_wake(_Atomic uint32_t *word, int32_t count) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-static int64_t now(void) {
+static int64_t nanoseconds_now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
 /* Waits a while for the word to change from `value`; true when it did. */
-static bool spin(const dil_threads *t, _Atomic uint32_t *word,
-                 uint32_t value) {
+static bool spin_until_changed(const dil_threads *t, _Atomic uint32_t *word,
+                               uint32_t value) {
   if (atomic_load(word) != value) return true;
   if (t->spin == 0) return false;
-  int64_t end = now() + t->spin;
+  int64_t end = nanoseconds_now() + t->spin;
   do {
     for (int i = 0; i < 32; i++) {
       if (atomic_load_explicit(word, memory_order_acquire) != value)
         return true;
       dil_host_arch.pause();
     }
-  } while (now() < end);
+  } while (nanoseconds_now() < end);
   return false;
 }
 
 /* ---- taking part --------------------------------------------------------- */
 
-static void drain(dil_threads *t, int32_t index) {
+static void take_part(dil_threads *t, int32_t index) {
   const dil_threads *outer = busy_with;
   int64_t begin = trace_begin(), done = 0;
   busy_with = t;
@@ -121,7 +121,7 @@ static void gate_leave(dil_threads *t) {
 static void gate_shut(dil_threads *t) {
   uint32_t gate = atomic_fetch_and(&t->gate, ~GATE_OPEN) & ~GATE_OPEN;
   while (gate != 0) {
-    if (!spin(t, &t->gate, gate)) {
+    if (!spin_until_changed(t, &t->gate, gate)) {
       atomic_store(&t->caller_sleeps, true);
       /* The last to leave either is seen here or sees the flag. */
       if (atomic_load(&t->gate) == gate) futex_wait(&t->gate, gate);
@@ -132,7 +132,7 @@ static void gate_shut(dil_threads *t) {
 }
 
 static void wait_for_generation(dil_threads *t, uint32_t seen) {
-  if (spin(t, &t->generation, seen)) return;
+  if (spin_until_changed(t, &t->generation, seen)) return;
   atomic_fetch_add(&t->sleepers, 1);
   while (atomic_load(&t->generation) == seen)
     futex_wait(&t->generation, seen);
@@ -153,7 +153,7 @@ static void *worker_main(void *argument) {
     seen = atomic_load(&t->generation);
     if (atomic_load(&t->stop)) return NULL;
     if (!gate_enter(t)) continue;
-    drain(t, w->index);
+    take_part(t, w->index);
     gate_leave(t);
   }
 }
@@ -175,7 +175,7 @@ static void run_locked(dil_threads *t, int64_t count) {
     atomic_store(&t->gate, GATE_OPEN);
     wake_workers(t, count - 1);
   }
-  drain(t, 0);
+  take_part(t, 0);
   if (shared) gate_shut(t);
 }
 
@@ -184,7 +184,7 @@ static void hosted_task(void *context, int32_t index) {
   dil_threads *t = context;
   uint32_t mode = dil_host_arch.flush_subnormals();
   dil_call_begin();
-  drain(t, index);
+  take_part(t, index);
   dil_call_end(DIL_OK);
   dil_host_arch.restore_mode(mode);
   atomic_fetch_sub(&t->gate, 1);

@@ -17,7 +17,7 @@
 /* ---- between threads ----------------------------------------------------- */
 
 /* The first failure is the one that is told; every thread stops. */
-static void fail(stream_work *w, dil_status status) {
+static void stream_fail(stream_work *w, dil_status status) {
   if (!status) return;
   pthread_mutex_lock(&w->lock);
   if (!w->status) {
@@ -44,7 +44,7 @@ static void release_buffer(stream_work *w, stream_kind of, int32_t slot) {
   pthread_mutex_unlock(&w->lock);
 }
 
-static void put(stream_work *w, queue *q, arrival a) {
+static void queue_put(stream_work *w, queue *q, arrival a) {
   pthread_mutex_lock(&w->lock);
   while (q->put - q->taken == QUEUE && !w->status)
     pthread_cond_wait(&w->changed, &w->lock);
@@ -54,7 +54,7 @@ static void put(stream_work *w, queue *q, arrival a) {
   pthread_mutex_unlock(&w->lock);
 }
 
-static bool take_next(stream_work *w, queue *q, arrival *a) {
+static bool queue_take(stream_work *w, queue *q, arrival *a) {
   pthread_mutex_lock(&w->lock);
   while (q->put == q->taken && !q->ended && !w->status)
     pthread_cond_wait(&w->changed, &w->lock);
@@ -65,7 +65,7 @@ static bool take_next(stream_work *w, queue *q, arrival *a) {
   return some;
 }
 
-static void end_queue(stream_work *w, queue *q) {
+static void queue_end(stream_work *w, queue *q) {
   pthread_mutex_lock(&w->lock);
   q->ended = true;
   pthread_cond_broadcast(&w->changed);
@@ -74,36 +74,36 @@ static void end_queue(stream_work *w, queue *q) {
 
 /* ---- between streams of a device ----------------------------------------- */
 
-static int32_t slot_of(const arrival *a) {
+static int32_t arrival_slot(const arrival *a) {
   return 2 * (int32_t)a->kind + a->slot;
 }
 
 static dil_status transfer_use(stream_work *w, const arrival *a) {
   device_transfer *l = w->stream->transfer;
-  return l ? l->calls->use(l, slot_of(a), a->kind != QUERIES) : DIL_OK;
+  return l ? l->calls->use(l, arrival_slot(a), a->kind != QUERIES) : DIL_OK;
 }
 
 static dil_status transfer_release(stream_work *w, const arrival *a) {
   device_transfer *l = w->stream->transfer;
-  return l ? l->calls->release(l, slot_of(a)) : DIL_OK;
+  return l ? l->calls->release(l, arrival_slot(a)) : DIL_OK;
 }
 
 static dil_status transfer_follow(stream_work *w, transfer_lane lane,
                                   const arrival *a) {
   device_transfer *l = w->stream->transfer;
-  return l ? l->calls->follow(l, lane, slot_of(a)) : DIL_OK;
+  return l ? l->calls->follow(l, lane, arrival_slot(a)) : DIL_OK;
 }
 
 static dil_status transfer_came(stream_work *w, const arrival *a) {
   device_transfer *l = w->stream->transfer;
-  return l ? l->calls->came(l, slot_of(a)) : DIL_OK;
+  return l ? l->calls->came(l, arrival_slot(a)) : DIL_OK;
 }
 
 /* ---- views --------------------------------------------------------------- */
 
 /* Batch rows and rows of an array, whose rows are its second axis. */
-static dil_tensor view(const dil_tensor *t, const arrival *a, int64_t first,
-                       int64_t rows_here) {
+static dil_tensor view_chunk(const dil_tensor *t, const arrival *a,
+                             int64_t first, int64_t rows_here) {
   dil_tensor part = *t;
   int64_t at = a->batch * t->stride[0] + first * t->stride[1];
   part.data = (char *)t->data + at * (int64_t)dil_dtype_size(t->dtype);
@@ -112,7 +112,7 @@ static dil_tensor view(const dil_tensor *t, const arrival *a, int64_t first,
   return part;
 }
 
-static dil_tensor view_lse(const dil_tensor *t, const arrival *a) {
+static dil_tensor view_chunk_lse(const dil_tensor *t, const arrival *a) {
   dil_tensor part = *t;
   if (!t->data) return part;
   part.data = (float *)t->data + a->batch * t->stride[0] +
@@ -122,8 +122,9 @@ static dil_tensor view_lse(const dil_tensor *t, const arrival *a) {
   return part;
 }
 
-static dil_tensor chunk(void *memory, const dil_table *t, int64_t batches,
-                        int64_t rows_here, int32_t heads, int32_t width) {
+static dil_tensor chunk_tensor(void *memory, const dil_table *t,
+                               int64_t batches, int64_t rows_here,
+                               int32_t heads, int32_t width) {
   const int64_t shape_of[] = {batches, rows_here, heads, width};
   return dil_tensor_make(memory, t->dtype, 4, shape_of);
 }
@@ -132,9 +133,10 @@ static dil_tensor chunk(void *memory, const dil_table *t, int64_t batches,
 
 static dil_status load_queries(stream_work *w, const arrival *a) {
   const dil_table *t = w->stream->shape.table;
-  dil_tensor from = view(&w->stream->call->q, a, a->first, a->rows.count);
-  dil_tensor to = chunk(w->buffer[QUERIES][a->slot].memory[0], t, a->batches,
-                        a->rows.count, t->heads, t->head_dim);
+  dil_tensor from = view_chunk(&w->stream->call->q, a, a->first, a->rows.count);
+  dil_tensor to =
+      chunk_tensor(w->buffer[QUERIES][a->slot].memory[0], t, a->batches,
+                   a->rows.count, t->heads, t->head_dim);
   return carry_up(&w->carry[TRANSFER_UP], &from, &to);
 }
 
@@ -142,17 +144,17 @@ static dil_status load_keys(stream_work *w, const arrival *a, route *r) {
   const dil_table *t = w->stream->shape.table;
   const dil_call *c = w->stream->call;
   void *const *memory = w->buffer[KEYS][a->slot].memory;
-  ring_keys from = {.k = {view(&c->k, a, 0, c->k.shape[1])},
-                    .v = {view(&c->v, a, 0, c->v.shape[1])}};
-  ring_keys to = {.k = {chunk(memory[0], t, a->batches, a->rows.count,
-                              t->kv_heads, t->head_dim)},
-                  .v = {chunk(memory[1], t, a->batches, a->rows.count,
-                              t->kv_heads, t->value_dim)}};
+  ring_keys from = {.k = {view_chunk(&c->k, a, 0, c->k.shape[1])},
+                    .v = {view_chunk(&c->v, a, 0, c->v.shape[1])}};
+  ring_keys to = {.k = {chunk_tensor(memory[0], t, a->batches, a->rows.count,
+                                     t->kv_heads, t->head_dim)},
+                  .v = {chunk_tensor(memory[1], t, a->batches, a->rows.count,
+                                     t->kv_heads, t->value_dim)}};
   return carry_route(&w->carry[TRANSFER_UP], r, &from, &to, a->first,
                      w->message);
 }
 
-static dil_status bring(stream_work *w, const arrival *a, stream_job *j) {
+static dil_status bring_chunk(stream_work *w, const arrival *a, stream_job *j) {
   int64_t begin = trace_begin();
   dil_status status = transfer_follow(w, TRANSFER_UP, a);
   if (!status)
@@ -165,11 +167,11 @@ static dil_status bring(stream_work *w, const arrival *a, stream_job *j) {
   return status;
 }
 
-static void tell(const dil_stream *s, int64_t pairs) {
+static void tell_progress(const dil_stream *s, int64_t pairs) {
   if (s->progress && pairs) s->progress(s->user, pairs);
 }
 
-static dil_status bring_all(stream_work *w, stream_walk *order) {
+static dil_status bring_chunks(stream_work *w, stream_walk *order) {
   dil_stream *s = w->stream;
   dil_status status;
   while (stream_walk_next(order, &status)) {
@@ -177,14 +179,14 @@ static dil_status bring_all(stream_work *w, stream_walk *order) {
     arrival a = {j->keys ? KEYS : QUERIES, j->slot,  j->batch, j->batches,
                  j->M,                     j->first, j->rows,  j->at};
     s->facts.skipped += j->skipped;
-    tell(s, j->skipped);
+    tell_progress(s, j->skipped);
     if (!j->there && !work_claim(w, a.kind, a.slot)) return DIL_OK;
-    if (!j->there) status = bring(w, &a, j);
+    if (!j->there) status = bring_chunk(w, &a, j);
     if (status) return status;
-    put(w, &w->arrived, a);
+    queue_put(w, &w->arrived, a);
   }
   s->facts.skipped += order->job.skipped;
-  tell(s, order->job.skipped);
+  tell_progress(s, order->job.skipped);
   return status;
 }
 
@@ -193,9 +195,9 @@ static void *run_loader(void *context) {
   stream_walk order;
   dil_trace_name_thread("loader");
   stream_walk_begin(&order, &w->stream->shape, w->from);
-  fail(w, bring_all(w, &order));
+  stream_fail(w, bring_chunks(w, &order));
   stream_walk_end(&order);
-  end_queue(w, &w->arrived);
+  queue_end(w, &w->arrived);
   return NULL;
 }
 
@@ -204,8 +206,8 @@ static void *run_loader(void *context) {
 static dil_tensor output_chunk(const stream_work *w, const arrival *a,
                                int32_t slot) {
   const dil_table *t = w->stream->shape.table;
-  return chunk(w->buffer[OUTPUTS][slot].memory[0], t, a->batches, a->rows.count,
-               t->heads, t->value_dim);
+  return chunk_tensor(w->buffer[OUTPUTS][slot].memory[0], t, a->batches,
+                      a->rows.count, t->heads, t->value_dim);
 }
 
 static dil_tensor lse_chunk(const stream_work *w, const arrival *a,
@@ -217,12 +219,12 @@ static dil_tensor lse_chunk(const stream_work *w, const arrival *a,
 }
 
 /* Finished rows to their places in the call. */
-static dil_status store(stream_work *w, const arrival *a) {
+static dil_status store_chunk(stream_work *w, const arrival *a) {
   const dil_call *c = w->stream->call;
   int64_t begin = trace_begin();
   dil_tensor from = output_chunk(w, a, a->slot), lse = lse_chunk(w, a, a->slot);
-  dil_tensor to = view(&c->o, a, a->first, a->rows.count);
-  dil_tensor lse_to = view_lse(&c->lse, a);
+  dil_tensor to = view_chunk(&c->o, a, a->first, a->rows.count);
+  dil_tensor lse_to = view_chunk_lse(&c->lse, a);
   dil_status status = transfer_follow(w, TRANSFER_DOWN, a);
   if (!status) status = carry_down(&w->carry[TRANSFER_DOWN], &from, &to);
   if (!status && lse.data && lse_to.data)
@@ -235,8 +237,8 @@ static void *run_storer(void *context) {
   stream_work *w = context;
   arrival a;
   dil_trace_name_thread("storer");
-  while (take_next(w, &w->finished, &a)) {
-    fail(w, store(w, &a));
+  while (queue_take(w, &w->finished, &a)) {
+    stream_fail(w, store_chunk(w, &a));
     release_buffer(w, OUTPUTS, a.slot);
   }
   return NULL;
@@ -250,9 +252,10 @@ typedef dil_status (*shard_step)(ring_device *d, const dil_call *call,
 static void view_outputs(const stream_work *w, dil_call *call) {
   const arrival *q = &w->open;
   int32_t slot = (int32_t)(w->closed % 2);
-  dil_tensor lse = view_lse(&call->lse, q);
-  call->o = w->buffers_output ? output_chunk(w, q, slot)
-                     : view(&call->o, q, q->first, q->rows.count);
+  dil_tensor lse = view_chunk_lse(&call->lse, q);
+  call->o = w->buffers_output
+                ? output_chunk(w, q, slot)
+                : view_chunk(&call->o, q, q->first, q->rows.count);
   call->lse = w->stream->transfer && lse.data ? lse_chunk(w, q, slot) : lse;
 }
 
@@ -267,10 +270,12 @@ static dil_status run_shard(stream_work *w, shard_step do_step,
   dil_call call = *s->call;
   call.lengths = NULL;
   if (s->transfer) call.inputs = w->inputs;
-  call.q = chunk(w->buffer[QUERIES][q->slot].memory[0], t, q->batches,
-                 q->rows.count, t->heads, t->head_dim);
-  call.k = chunk(memory[0], t, q->batches, count, t->kv_heads, t->head_dim);
-  call.v = chunk(memory[1], t, q->batches, count, t->kv_heads, t->value_dim);
+  call.q = chunk_tensor(w->buffer[QUERIES][q->slot].memory[0], t, q->batches,
+                        q->rows.count, t->heads, t->head_dim);
+  call.k =
+      chunk_tensor(memory[0], t, q->batches, count, t->kv_heads, t->head_dim);
+  call.v =
+      chunk_tensor(memory[1], t, q->batches, count, t->kv_heads, t->value_dim);
   view_outputs(w, &call);
   dil_shard shard = {.queries = q->rows,
                      .keys = keys ? keys->rows : (dil_progression){0, 1, 0},
@@ -298,7 +303,7 @@ static dil_status close_queries(stream_work *w) {
                      s->call->o.shape[3] *
                      (int64_t)dil_dtype_size(s->call->o.dtype);
   w->closed++;
-  if (!status && w->buffers_output) put(w, &w->finished, done);
+  if (!status && w->buffers_output) queue_put(w, &w->finished, done);
   return status;
 }
 
@@ -323,14 +328,14 @@ static dil_status compute_pair(stream_work *w, const arrival *keys) {
   release_buffer(w, KEYS, keys->slot);
   s->facts.chunks++;
   metric_add(METRIC_stream_chunks, 1);
-  tell(s, 1);
+  tell_progress(s, 1);
   return status ? status : work_checkpoint(w, keys->at);
 }
 
 static bool wait_for_chunk(stream_work *w, arrival *a) {
   double start = clock_seconds();
   int64_t begin = trace_begin();
-  bool some = take_next(w, &w->arrived, a);
+  bool some = queue_take(w, &w->arrived, a);
   trace_end(begin, "stream", "wait for a chunk", NULL, -1);
   w->stream->facts.waited += clock_seconds() - start;
   return some;
@@ -350,7 +355,7 @@ static dil_status compute_all(stream_work *w) {
 /* ---- the run ------------------------------------------------------------- */
 
 /* Lanes come after the passes' stream has cleared the buffers. */
-static dil_status begin_slots(stream_work *w) {
+static dil_status stream_begin_slots(stream_work *w) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < 2 * KINDS && !status; i++) {
     arrival a = {.kind = (stream_kind)(i / 2), .slot = i % 2};
@@ -363,25 +368,25 @@ static dil_status start_thread(stream_work *w, pthread_t *thread,
                                void *(*work)(void *)) {
   if (!pthread_create(thread, NULL, work, w)) return DIL_OK;
   dil_status status = dil_fail(DIL_ENVIRONMENT, "no thread to stream with");
-  fail(w, status);
+  stream_fail(w, status);
   return status;
 }
 
 static void run_threads(stream_work *w) {
   if (start_thread(w, &w->loader, run_loader)) return;
   bool stores = w->buffers_output && !start_thread(w, &w->storer, run_storer);
-  fail(w, compute_all(w));
-  end_queue(w, &w->finished);
+  stream_fail(w, compute_all(w));
+  queue_end(w, &w->finished);
   pthread_join(w->loader, NULL);
   if (stores) pthread_join(w->storer, NULL);
 }
 
 /* The device has done its work; its own clock tells how long that took. */
-static void settle(stream_work *w, double start) {
+static void read_device_clock(stream_work *w, double start) {
   dil_stream *s = w->stream;
   if (!s->transfer) return;
   s->facts.computed = 0;
-  fail(w, s->transfer->calls->finish(s->transfer, &s->facts.computed));
+  stream_fail(w, s->transfer->calls->finish(s->transfer, &s->facts.computed));
   s->facts.waited = clock_seconds() - start - s->facts.computed;
 }
 
@@ -395,11 +400,11 @@ dil_status stream_run(dil_stream *s) {
   dil_status status = s->device->calls->start(s->device);
   if (!status) status = work_take(&w);
   if (!status && s->checkpoint.resume) status = work_resume(&w);
-  if (!status) status = begin_slots(&w);
+  if (!status) status = stream_begin_slots(&w);
   double start = clock_seconds();
-  fail(&w, status);
+  stream_fail(&w, status);
   if (!status) run_threads(&w);
-  settle(&w, start);
+  read_device_clock(&w, start);
   work_give(&w);
   pthread_cond_destroy(&w.changed);
   pthread_mutex_destroy(&w.lock);

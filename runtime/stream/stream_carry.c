@@ -11,7 +11,7 @@ static int64_t row_bytes(const dil_tensor *t) {
 }
 
 /* lse as rows of one number, a head a batch row. */
-static dil_tensor as_rows(const dil_tensor *t, int64_t b) {
+static dil_tensor lse_as_rows(const dil_tensor *t, int64_t b) {
   dil_tensor part = *t;
   int64_t at = b * t->stride[0];
   if (t->rank == 3) {
@@ -42,7 +42,7 @@ static dil_tensor rows_of(const dil_tensor *t, int64_t first, int64_t count) {
 }
 
 /* The rows as they lie in a piece or a buffer. */
-static dil_tensor packed(void *memory, const dil_tensor *like) {
+static dil_tensor piece_rows(void *memory, const dil_tensor *like) {
   return dil_tensor_make(memory, like->dtype, 4, like->shape);
 }
 
@@ -59,7 +59,7 @@ static dil_status transfer_rows(stream_carry *c, const dil_tensor *from,
   void *memory;
   dil_status status = calls->settle(c->transfer, TRANSFER_UP, piece, &memory);
   if (status) return status;
-  dil_tensor pinned = packed(memory, to);
+  dil_tensor pinned = piece_rows(memory, to);
   status = row_copy(c->threads, from, &pinned);
   if (status) return status;
   return calls->copy(c->transfer, TRANSFER_UP, piece, to->data,
@@ -73,7 +73,7 @@ dil_status carry_up(stream_carry *c, const dil_tensor *from,
   int64_t all = from->shape[1], each = TRANSFER_PIECE / row_bytes(buffer);
   for (int64_t b = 0; b < from->shape[0]; b++)
     for (int64_t row = 0; row < all && !status; row += each) {
-      dil_tensor whole = as_rows(from, b), there = as_rows(buffer, b);
+      dil_tensor whole = lse_as_rows(from, b), there = lse_as_rows(buffer, b);
       int64_t count = minimum(each, all - row);
       dil_tensor source = rows_of(&whole, row, count);
       dil_tensor target = rows_of(&there, row, count);
@@ -146,12 +146,12 @@ typedef struct landing {
   dil_tensor to, like;
 } landing;
 
-static dil_status land(stream_carry *c, landing *l) {
+static dil_status carry_land(stream_carry *c, landing *l) {
   void *memory;
   if (!l->some) return DIL_OK;
   dil_status status =
       c->transfer->calls->settle(c->transfer, TRANSFER_DOWN, l->piece, &memory);
-  dil_tensor pinned = packed(memory, &l->like);
+  dil_tensor pinned = piece_rows(memory, &l->like);
   l->some = false;
   return status ? status : row_copy(c->threads, &pinned, &l->to);
 }
@@ -162,19 +162,19 @@ dil_status carry_down(stream_carry *c, const dil_tensor *buffer,
   landing last = {0};
   dil_status status = DIL_OK;
   if (!c->transfer) return row_copy(c->threads, buffer, to);
-  dil_tensor one = as_rows(buffer, 0);
+  dil_tensor one = lse_as_rows(buffer, 0);
   int64_t all = one.shape[1], each = TRANSFER_PIECE / row_bytes(&one);
   for (int64_t b = 0; b < row_groups(buffer); b++)
     for (int64_t row = 0; row < all && !status; row += each) {
-      dil_tensor from = as_rows(buffer, b), whole = as_rows(to, b);
+      dil_tensor from = lse_as_rows(buffer, b), whole = lse_as_rows(to, b);
       int64_t count = minimum(each, all - row);
       landing next = {true, next_piece(c, TRANSFER_DOWN),
                       rows_of(&whole, row, count), rows_of(&from, row, count)};
       status =
           c->transfer->calls->copy(c->transfer, TRANSFER_DOWN, next.piece,
                                    next.like.data, count * row_bytes(&one));
-      if (!status) status = land(c, &last);
+      if (!status) status = carry_land(c, &last);
       last = next;
     }
-  return status ? status : land(c, &last);
+  return status ? status : carry_land(c, &last);
 }

@@ -3,7 +3,8 @@
  * with its cuts. Out: memory of its device. */
 #include "stream_work.h"
 
-static dil_status take(stream_work *w, int64_t bytes, void **memory) {
+static dil_status work_take_memory(stream_work *w, int64_t bytes,
+                                   void **memory) {
   return w->device->calls->take(w->device, bytes, true, memory);
 }
 
@@ -15,9 +16,9 @@ static dil_status take_outputs(stream_work *w, int64_t asking) {
   w->buffers_output = s->transfer || s->call->o.dtype != t->dtype;
   for (int32_t i = 0; i < 2 && !status && w->buffers_output; i++) {
     void **memory = w->buffer[OUTPUTS][i].memory;
-    status = take(w, asking * t->value_dim * size, &memory[0]);
+    status = work_take_memory(w, asking * t->value_dim * size, &memory[0]);
     if (!status && s->transfer)
-      status = take(w, asking * (int64_t)sizeof(float), &memory[1]);
+      status = work_take_memory(w, asking * (int64_t)sizeof(float), &memory[1]);
   }
   return status;
 }
@@ -54,18 +55,19 @@ dil_status work_take(stream_work *w) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < 2 && !status; i++) {
     void **k = w->buffer[KEYS][i].memory;
-    status = take(w, asking * t->head_dim * size,
-                  &w->buffer[QUERIES][i].memory[0]);
-    if (!status) status = take(w, keys * t->head_dim, &k[0]);
-    if (!status) status = take(w, keys * t->value_dim, &k[1]);
+    status = work_take_memory(w, asking * t->head_dim * size,
+                              &w->buffer[QUERIES][i].memory[0]);
+    if (!status) status = work_take_memory(w, keys * t->head_dim, &k[0]);
+    if (!status) status = work_take_memory(w, keys * t->value_dim, &k[1]);
   }
-  if (!status) status = take(w, state * t->value_dim, &o);
-  if (!status) status = take(w, state, &lse);
+  if (!status) status = work_take_memory(w, state * t->value_dim, &o);
+  if (!status) status = work_take_memory(w, state, &lse);
   w->o_state = o;
   w->lse_state = lse;
   w->states = state / (int64_t)sizeof(float);
   if (!status && s->transfer)
-    status = take(w, keys * (t->head_dim + t->value_dim), &w->message);
+    status =
+        work_take_memory(w, keys * (t->head_dim + t->value_dim), &w->message);
   if (!status) status = take_outputs(w, asking);
   return status || !s->transfer ? status : take_inputs(w);
 }

@@ -52,7 +52,7 @@ static uint64_t sum_inputs(const dil_call *c) {
   return sum;
 }
 
-static stream_state_header describe(const stream_work *w) {
+static stream_state_header stream_state_describe(const stream_work *w) {
   const dil_stream *s = w->stream;
   const stream_shape *of = &s->shape;
   const dil_call *c = s->call;
@@ -77,7 +77,8 @@ static stream_state_header describe(const stream_work *w) {
   return h;
 }
 
-static dil_status file_name(const char *prefix, char name[DIL_PATH_MAX]) {
+static dil_status stream_state_name(const char *prefix,
+                                    char name[DIL_PATH_MAX]) {
   if (snprintf(name, DIL_PATH_MAX, "%s.state", prefix) < DIL_PATH_MAX)
     return DIL_OK;
   return dil_fail(DIL_USAGE, "--state '%s' is too long", prefix);
@@ -139,7 +140,7 @@ typedef struct mirror {
   bool copied;
 } mirror;
 
-static dil_status mirror_new(const stream_work *w, mirror *m) {
+static dil_status stream_mirror_new(const stream_work *w, mirror *m) {
   *m = (mirror){.o = w->o_state,
                 .lse = w->lse_state,
                 .lse_bytes = w->states * (int64_t)sizeof(float),
@@ -153,7 +154,7 @@ static dil_status mirror_new(const stream_work *w, mirror *m) {
              : dil_fail(DIL_MEMORY, "no memory to keep the state of a stream");
 }
 
-static void mirror_free(mirror *m) {
+static void stream_mirror_free(mirror *m) {
   if (!m->copied) return;
   free(m->o);
   free(m->lse);
@@ -163,8 +164,8 @@ static dil_status write_state(stream_work *w, const stream_state_header *h) {
   const ring_device_calls *calls = w->device->calls;
   char name[DIL_PATH_MAX];
   mirror m;
-  dil_status status = mirror_new(w, &m);
-  if (!status) status = file_name(w->stream->checkpoint.prefix, name);
+  dil_status status = stream_mirror_new(w, &m);
+  if (!status) status = stream_state_name(w->stream->checkpoint.prefix, name);
   if (!status && m.copied)
     status = calls->read(w->device, m.o, w->o_state, m.o_bytes);
   if (!status && m.copied)
@@ -173,7 +174,7 @@ static dil_status write_state(stream_work *w, const stream_state_header *h) {
                                      {m.o, m.o_bytes},
                                      {m.lse, m.lse_bytes}};
   if (!status) status = checkpoint_write(name, blocks, 3);
-  mirror_free(&m);
+  stream_mirror_free(&m);
   return status;
 }
 
@@ -183,7 +184,7 @@ static dil_status stream_state_write(stream_work *w, stream_place next) {
     if (!work_claim(w, OUTPUTS, slot)) return DIL_OK;
   dil_status status = take_chunks(w, w->closed, true);
   if (status) return status;
-  stream_state_header h = describe(w);
+  stream_state_header h = stream_state_describe(w);
   h.next = next;
   return write_state(w, &h);
 }
@@ -201,16 +202,18 @@ dil_status work_checkpoint(stream_work *w, stream_place done) {
 
 /* ---- resuming ------------------------------------------------------------ */
 
-static dil_status read_header(checkpoint_file *file, const char *name,
-                              stream_state_header *h) {
+static dil_status stream_state_read_header(checkpoint_file *file,
+                                           const char *name,
+                                           stream_state_header *h) {
   dil_status status = checkpoint_read(file, h, sizeof *h);
   if (!status && !memcmp(h->magic, magic, sizeof magic)) return DIL_OK;
   return dil_fail(DIL_INPUT, "'%s' is not the state of a streamed run", name);
 }
 
-static dil_status compare(const stream_work *w, const stream_state_header *file,
-                          const char *name) {
-  stream_state_header mine = describe(w);
+static dil_status stream_state_compare(const stream_work *w,
+                                       const stream_state_header *file,
+                                       const char *name) {
+  stream_state_header mine = stream_state_describe(w);
   for (int32_t i = 0; i < FIELDS; i++)
     if (mine.is[i] != file->is[i])
       return dil_fail(DIL_INPUT, "the state '%s' has another %s", name,
@@ -221,23 +224,23 @@ static dil_status compare(const stream_work *w, const stream_state_header *file,
 static dil_status read_state(stream_work *w, checkpoint_file *file) {
   const ring_device_calls *calls = w->device->calls;
   mirror m;
-  dil_status status = mirror_new(w, &m);
+  dil_status status = stream_mirror_new(w, &m);
   if (!status) status = checkpoint_read(file, m.o, m.o_bytes);
   if (!status) status = checkpoint_read(file, m.lse, m.lse_bytes);
   if (!status && m.copied)
     status = calls->write(w->device, w->o_state, m.o, m.o_bytes);
   if (!status && m.copied)
     status = calls->write(w->device, w->lse_state, m.lse, m.lse_bytes);
-  mirror_free(&m);
+  stream_mirror_free(&m);
   return status;
 }
 
-static dil_status resume(stream_work *w, checkpoint_file *file,
-                         const char *name) {
+static dil_status stream_state_resume(stream_work *w, checkpoint_file *file,
+                                      const char *name) {
   dil_stream *s = w->stream;
   stream_state_header h;
-  dil_status status = read_header(file, name, &h);
-  if (!status) status = compare(w, &h, name);
+  dil_status status = stream_state_read_header(file, name, &h);
+  if (!status) status = stream_state_compare(w, &h, name);
   if (!status) status = read_state(w, file);
   if (status) return status;
   w->from = h.next;
@@ -255,9 +258,9 @@ static dil_status resume(stream_work *w, checkpoint_file *file,
 dil_status work_resume(stream_work *w) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
-  dil_status status = file_name(w->stream->checkpoint.prefix, name);
+  dil_status status = stream_state_name(w->stream->checkpoint.prefix, name);
   if (!status) status = checkpoint_open(name, &file);
-  if (!status) status = resume(w, file, name);
+  if (!status) status = stream_state_resume(w, file, name);
   checkpoint_close(file);
   return status;
 }
@@ -266,9 +269,9 @@ dil_status stream_checkpoint_chunks(const char *prefix, stream_chunks *chunks) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
   stream_state_header h;
-  dil_status status = file_name(prefix, name);
+  dil_status status = stream_state_name(prefix, name);
   if (!status) status = checkpoint_open(name, &file);
-  if (!status) status = read_header(file, name, &h);
+  if (!status) status = stream_state_read_header(file, name, &h);
   checkpoint_close(file);
   if (status) return status;
   *chunks = (stream_chunks){(int64_t)h.is[CUT_BATCH],
@@ -279,10 +282,10 @@ dil_status stream_checkpoint_chunks(const char *prefix, stream_chunks *chunks) {
 
 bool stream_has_checkpoint(const char *prefix) {
   char name[DIL_PATH_MAX];
-  return !file_name(prefix, name) && !access(name, F_OK);
+  return !stream_state_name(prefix, name) && !access(name, F_OK);
 }
 
 void stream_checkpoint_remove(const char *prefix) {
   char name[DIL_PATH_MAX];
-  if (!file_name(prefix, name)) unlink(name);
+  if (!stream_state_name(prefix, name)) unlink(name);
 }

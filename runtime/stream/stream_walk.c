@@ -47,7 +47,7 @@ static int64_t cut_well(const dil_table *t, int64_t rows_asked, int64_t all) {
 enum { KEYS_LEAST = 128 };
 
 /* A call that fits still comes in pieces: passes begin with the first. */
-static int64_t pieces_of(int64_t keys) {
+static int64_t cut_chunks(int64_t keys) {
   enum { PIECES = 8, LEAST = 4096 };
   return maximum((keys + PIECES - 1) / PIECES, minimum(keys, LEAST));
 }
@@ -123,14 +123,14 @@ dil_status stream_plan(stream_shape *s, int32_t threads, int64_t bound) {
     int64_t batch = fit < (double)s->B ? (int64_t)fit : s->B;
     *c = (stream_chunks){s->lengths ? 1 : maximum(batch, 1),
                          maximum(s->N, 1), maximum(s->M, 1)};
-    if (c->batch == s->B) c->keys = cut_well(t, pieces_of(c->keys), c->keys);
+    if (c->batch == s->B) c->keys = cut_well(t, cut_chunks(c->keys), c->keys);
     return DIL_OK;
   }
   *c = cut_both(s, (row_costs){query, key}, bound, 2);
   return threads ? DIL_OK : cut_by_count(s, (row_costs){query, key}, bound);
 }
 
-static int64_t pieces(int64_t all, int64_t each) {
+static int64_t chunks_in(int64_t all, int64_t each) {
   return (all + each - 1) / each;
 }
 
@@ -140,23 +140,23 @@ static int64_t unit_keys(const stream_shape *s, int64_t unit) {
 }
 
 static int64_t key_chunks(const stream_shape *s, int64_t unit) {
-  return pieces(unit_keys(s, unit), s->chunks.keys);
+  return chunks_in(unit_keys(s, unit), s->chunks.keys);
 }
 
 int64_t stream_queries_before(const stream_shape *s, stream_place at) {
-  return at.unit * pieces(s->N, s->chunks.queries) + at.query;
+  return at.unit * chunks_in(s->N, s->chunks.queries) + at.query;
 }
 
 /* Past the last unit there are no keys to count. */
 int64_t stream_pairs_before(const stream_shape *s, stream_place at) {
   int64_t sum = at.key;
   for (int64_t u = 0; u < at.unit; u++)
-    sum += key_chunks(s, u) * pieces(s->N, s->chunks.queries);
+    sum += key_chunks(s, u) * chunks_in(s->N, s->chunks.queries);
   return at.query ? sum + at.query * key_chunks(s, at.unit) : sum;
 }
 
 int64_t stream_pairs(const stream_shape *s) {
-  stream_place end = {.unit = pieces(s->B, s->chunks.batch)};
+  stream_place end = {.unit = chunks_in(s->B, s->chunks.batch)};
   return stream_pairs_before(s, end);
 }
 
@@ -170,7 +170,7 @@ void stream_walk_begin(stream_walk *w, const stream_shape *of,
 
 void stream_walk_end(stream_walk *w) { route_free(&w->job.route); }
 
-static void cut_rows(const stream_walk *w, stream_job *j) {
+static void cut_job_rows(const stream_walk *w, stream_job *j) {
   const stream_shape *s = w->shape;
   int64_t each = j->keys ? s->chunks.keys : s->chunks.queries;
   int64_t all = j->keys ? j->M : s->N;
@@ -187,7 +187,7 @@ static void begin_job(stream_walk *w, bool keys) {
                     .batch = w->at.unit * s->chunks.batch,
                     .M = unit_keys(s, w->at.unit), .skipped = j->skipped};
   j->batches = minimum(s->chunks.batch, s->B - j->batch);
-  cut_rows(w, j);
+  cut_job_rows(w, j);
 }
 
 static void bring_queries(stream_walk *w) {
@@ -202,7 +202,7 @@ static void bring_queries(stream_walk *w) {
 
 static dil_progression queries_of(const stream_walk *w) {
   stream_job j = {.M = unit_keys(w->shape, w->at.unit)};
-  cut_rows(w, &j);
+  cut_job_rows(w, &j);
   return j.rows;
 }
 
@@ -238,12 +238,12 @@ static bool bring_keys(stream_walk *w, dil_status *status) {
 }
 
 /* To the next pair. */
-static void step(stream_walk *w) {
+static void next_pair(stream_walk *w) {
   const stream_shape *s = w->shape;
   if (++w->at.key < key_chunks(s, w->at.unit)) return;
   w->at.key = 0;
   w->begun = false;
-  if (++w->at.query < pieces(s->N, s->chunks.queries)) return;
+  if (++w->at.query < chunks_in(s->N, s->chunks.queries)) return;
   w->at.query = 0;
   w->at.unit++;
 }
@@ -253,17 +253,17 @@ bool stream_walk_next(stream_walk *w, dil_status *status) {
   bool found = false;
   *status = DIL_OK;
   w->job.skipped = 0;
-  int64_t units = s->N ? pieces(s->B, s->chunks.batch) : 0;
+  int64_t units = s->N ? chunks_in(s->B, s->chunks.batch) : 0;
   while (!found && !*status && w->at.unit < units) {
     if (!w->begun) {
       bring_queries(w);
       w->begun = true;
-      if (w->at.key >= key_chunks(s, w->at.unit)) step(w);
+      if (w->at.key >= key_chunks(s, w->at.unit)) next_pair(w);
       return true;
     }
     found = bring_keys(w, status);
     w->job.skipped += !found;
-    step(w);
+    next_pair(w);
   }
   return found;
 }
