@@ -86,8 +86,17 @@ typedef struct dil_kernel_options {
                        the kernel takes dil_kernel_backward as well as
                        dil_kernel_run. DIL_UNSUPPORTED where this build has no
                        gradients on the context's device */
+  int32_t heads;       /* in place of the pattern's, as if the file said so: 0
+                          is what the pattern says. DIL_INPUT where a branch
+                          names heads beyond them */
+  int32_t kv_heads;    /* 0: as many as heads where the pattern has as many,
+                          else what it says */
+  int32_t head_dim;
+  int32_t value_dim;   /* 0: head_dim where the pattern has it so, else what it
+                          says */
 } dil_kernel_options;
-#define DIL_KERNEL_OPTIONS_INIT {sizeof(dil_kernel_options), 0, 0, 0, 0, 0, 0}
+#define DIL_KERNEL_OPTIONS_INIT \
+  {sizeof(dil_kernel_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* A kernel of the program for its context's device; name NULL: the only one.
  * The kernel takes the schedule that `dil tune` remembered for pattern and
@@ -120,10 +129,11 @@ DIL_API const char *dil_preset_text(const char *name);
 typedef struct dil_attention_options {
   size_t size;
   const char *preset;  /* NULL: the branches below */
-  int32_t heads;       /* 0: the preset's; so the rest */
-  int32_t kv_heads;    /* 0: as many as heads */
+  int32_t heads;       /* 0: the preset's; so the rest, as in
+                          dil_kernel_options */
+  int32_t kv_heads;    /* of branches 0: as many as heads */
   int32_t head_dim;
-  int32_t value_dim;   /* 0: head_dim */
+  int32_t value_dim;   /* of branches 0: head_dim */
   const char *dtype;   /* "f32", "bf16" or "f16"; NULL: the preset's, or f32 */
   int32_t causal;
   int32_t branch_count; /* 0: dense attention */

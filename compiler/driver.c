@@ -47,7 +47,7 @@ static dil_status check_request(const driver_request *r) {
                         : r->define_count ? "--define"
                         : r->force        ? "--force"
                         : r->dtype        ? "--dtype"
-                                          : NULL;
+                                          : stage_sizes_option(r);
   if (!useless) return DIL_OK;
   return dil_fail(DIL_USAGE,
                   "%s cannot change a plan that is read from its text",
@@ -79,8 +79,9 @@ dil_status driver_check(const driver_request *r, compilation *c) {
   dil_status status = driver_read(r, c);
   for (int32_t i = 0; !status && i < c->program->kernel_count; i++) {
     c->kernel = c->program->kernel[i];
-    c->pattern = c->kernel->pattern;
     if (diag_full(c->diag)) break;
+    status = stage_pattern(r, c);
+    if (status) break;
     stage_place(r, c);
     if (planned_before(c->program, i) || stage_normalise(r, c)) continue;
     if (!stage_fuse(r, c)) stage_plan(r, c);

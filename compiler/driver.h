@@ -37,6 +37,7 @@ typedef struct driver_request {
   unsigned force;       /* plan_force bits */
   dil_direction direction; /* backward: whatever the kernel itself says */
   const char *dtype;    /* of q, k, v and o; NULL: the pattern's */
+  pattern_sizes sizes;  /* of the heads; 0: the pattern's */
   unsigned device;      /* KNOB_CPU or KNOB_CUDA: a schedule may have only this
                            device's knobs; 0: any device's */
   const char *isa;      /* NULL: the host's */

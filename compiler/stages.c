@@ -87,15 +87,63 @@ static dil_status retype(compilation *c, const char *name) {
                   "'%.40s'%s%s", name, habit ? ": " : "", habit ? habit : "");
 }
 
+/* ---- other sizes of the heads -------------------------------------------- */
+
+enum { SIZES_REPLACED = 4 };
+
+static void list_sizes(const pattern_sizes *s, int64_t size[SIZES_REPLACED]) {
+  const int64_t all[] = {s->heads, s->kv_heads, s->head_dim, s->value_dim};
+  memcpy(size, all, sizeof all);
+}
+
+static const struct {
+  const char *name, *option;
+  int64_t most;
+} sizes_replaced[SIZES_REPLACED] = {
+    {"heads", "--heads", DIL_HEADS_MAX},
+    {"kv_heads", "--kv-heads", DIL_HEADS_MAX},
+    {"head_dim", "--head-dim", DIL_HEAD_DIM_MAX},
+    {"value_dim", "--value-dim", DIL_HEAD_DIM_MAX}};
+
+const char *stage_sizes_option(const driver_request *r) {
+  int64_t size[SIZES_REPLACED];
+  list_sizes(&r->sizes, size);
+  for (int32_t i = 0; i < SIZES_REPLACED; i++)
+    if (size[i]) return sizes_replaced[i].option;
+  return NULL;
+}
+
+static dil_status check_sizes(const pattern_sizes *s) {
+  int64_t size[SIZES_REPLACED];
+  list_sizes(s, size);
+  for (int32_t i = 0; i < SIZES_REPLACED; i++)
+    if (size[i] < 0 || size[i] > sizes_replaced[i].most)
+      return dil_fail(DIL_USAGE, "%s must be 1 to %lld, got %lld",
+                      sizes_replaced[i].name, (long long)sizes_replaced[i].most,
+                      (long long)size[i]);
+  return DIL_OK;
+}
+
+dil_status stage_pattern(const driver_request *r, compilation *c) {
+  dil_status status = check_sizes(&r->sizes);
+  if (status) return status;
+  if (stage_sizes_option(r)) {
+    c->kernel = program_resize(c->arena, c->diag, c->program, c->kernel,
+                               &r->sizes);
+    if (!c->kernel) return DIL_INPUT;
+  }
+  c->pattern = c->kernel->pattern;
+  return DIL_OK;
+}
+
 dil_status stage_read(const driver_request *r, compilation *c) {
   if (r->from_plan) return DIL_OK;
   dil_status status = c->program ? DIL_OK : driver_read(r, c);
   if (status) return status;
   status = r->kernel ? named_kernel(c->program, r->kernel, &c->kernel)
                      : only_kernel(c->program, &c->kernel);
-  if (status) return status;
-  c->pattern = c->kernel->pattern;
-  return r->dtype ? retype(c, r->dtype) : DIL_OK;
+  if (!status) status = stage_pattern(r, c);
+  return !status && r->dtype ? retype(c, r->dtype) : status;
 }
 
 void stage_verify_pattern(const compilation *c) {

@@ -9,6 +9,10 @@
 
 /* pattern: reads the file, unless it was read, and chooses the kernel. */
 dil_status stage_read(const driver_request *r, compilation *c);
+/* The kernel's pattern, checked again where the request has other sizes. */
+dil_status stage_pattern(const driver_request *r, compilation *c);
+/* The option of the first size that the request replaces; NULL: none. */
+const char *stage_sizes_option(const driver_request *r);
 /* place: takes the topology and the schedule's knobs, and reports at its place
  * in the file what no link or back end of this build supports. */
 dil_status stage_place(const driver_request *r, compilation *c);

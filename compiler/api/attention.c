@@ -18,7 +18,6 @@ typedef dil_attention_options wishes;
 static dil_status refuse_own(const wishes *w) {
   const char *useless = w->branch_count  ? "segments and dilations"
                         : w->window      ? "a window"
-                        : w->value_dim   ? "a value_dim"
                         : w->combine     ? "a way to combine"
                                          : NULL;
   if (!useless) return DIL_OK;
@@ -26,20 +25,7 @@ static dil_status refuse_own(const wishes *w) {
                   "not take %s; its lets can be defined", w->preset, useless);
 }
 
-typedef struct definitions {
-  int32_t count;
-  dil_define *define;
-  char number[3][16];
-} definitions;
-
-static void define_number(definitions *d, int32_t slot, const char *name,
-                          int32_t size) {
-  if (size == 0) return;
-  snprintf(d->number[slot], sizeof d->number[slot], "%d", (int)size);
-  d->define[d->count++] = (dil_define){name, d->number[slot]};
-}
-
-/* The sizes of the call as lets of the preset, and the caller's own. */
+/* Causality as a let of the preset, and the caller's own. */
 static dil_status parse_preset(dil_context *context, const wishes *w,
                                dil_program **program_out) {
   dil_status status = refuse_own(w);
@@ -47,22 +33,17 @@ static dil_status parse_preset(dil_context *context, const wishes *w,
   status = dil_usage_list("definitions", w->define_count, DEFINE_MAX,
                           w->defines);
   if (status) return status;
-  definitions d = {0};
-  d.define = calloc((size_t)w->define_count + 4, sizeof *d.define);
-  if (!d.define) return dil_fail(DIL_MEMORY, "no memory for definitions");
-  define_number(&d, 0, "q_heads", w->heads);
-  define_number(&d, 1, "kv_heads", w->kv_heads);
-  define_number(&d, 2, "width", w->head_dim);
-  if (w->causal) d.define[d.count++] = (dil_define){"ahead", "0"};
-  for (int32_t i = 0; i < w->define_count; i++)
-    d.define[d.count++] = w->defines[i];
+  dil_define *defines = calloc((size_t)w->define_count + 1, sizeof *defines);
+  if (!defines) return dil_fail(DIL_MEMORY, "no memory for definitions");
   dil_program_options o = DIL_PROGRAM_OPTIONS_INIT;
-  o.defines = d.define;
-  o.define_count = d.count;
+  o.defines = defines;
+  if (w->causal) defines[o.define_count++] = (dil_define){"ahead", "0"};
+  for (int32_t i = 0; i < w->define_count; i++)
+    defines[o.define_count++] = w->defines[i];
   char path[64];
   snprintf(path, sizeof path, "preset:%.40s", w->preset);
   status = dil_program_read(context, path, &o, program_out);
-  free(d.define);
+  free(defines);
   return status;
 }
 
@@ -164,6 +145,12 @@ static dil_status make(dil_context *context, const wishes *w,
   dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
   o.dtype = w->dtype;
   o.backward = w->backward;
+  if (w->preset) {
+    o.heads = w->heads;
+    o.kv_heads = w->kv_heads;
+    o.head_dim = w->head_dim;
+    o.value_dim = w->value_dim;
+  }
   status = dil_program_kernel(parsed, NULL, &o, kernel_out);
   dil_program_free(parsed);
   return status;

@@ -79,6 +79,7 @@ typedef struct options {
   settings define, input, grad;
   sets force, emit, dtype;
   int64_t seq, keys, batch, head, threads, repeat, every, stream;
+  int64_t heads, kv_heads, head_dim, value_dim;
   uint32_t random;
   uint64_t seed;
   double scale;

@@ -340,6 +340,10 @@ driver_request command_request(const options *o, int32_t index) {
       .force = options_force(o),
       .direction = o->backward ? DIL_BACKWARD : DIL_FORWARD,
       .dtype = o->seen[OPTION_AS] ? dil_dtype_name((dil_dtype)o->as) : NULL,
+      .sizes = {.heads = o->heads,
+                .kv_heads = o->kv_heads,
+                .head_dim = o->head_dim,
+                .value_dim = o->value_dim},
       .isa = o->cpu,
       .variant = (dil_variant)o->variant,
       .last = STAGE_plan};

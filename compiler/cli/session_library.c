@@ -87,7 +87,9 @@ static dil_status check_library_options(const options *o) {
   } useless[] = {
       {OPTION_DEFINE, "--define"},       {OPTION_FROM, "--from"},
       {OPTION_FORCE, "--force"},         {OPTION_AS, "--dtype"},
-      {OPTION_NO_WISDOM, "--no-wisdom"}, {OPTION_TOPOLOGY, "--topology"}};
+      {OPTION_NO_WISDOM, "--no-wisdom"}, {OPTION_TOPOLOGY, "--topology"},
+      {OPTION_HEADS, "--heads"},         {OPTION_KV_HEADS, "--kv-heads"},
+      {OPTION_HEAD_DIM, "--head-dim"},   {OPTION_VALUE_DIM, "--value-dim"}};
   for (size_t i = 0; i < sizeof useless / sizeof *useless; i++)
     if (o->seen[useless[i].id])
       return dil_fail(DIL_USAGE,

@@ -79,17 +79,53 @@ static void add_implicit_kernel(checker *c, const items *all, program *p) {
   p->kernel[p->kernel_count++] = k;
 }
 
+static const items *items_copy(arena *a, const items *all) {
+  items *kept = ARENA_NEW(a, items);
+  *kept = *all;
+  return kept;
+}
+
 program *check_items(arena *a, diag *d, const items *all,
                      const define *defines, int32_t define_count) {
-  checker c = {.arena = a, .diag = d};
+  checker *c = ARENA_NEW(a, checker);
+  *c = (checker){.arena = a, .diag = d, .items = items_copy(a, all)};
   program *p = ARENA_NEW(a, program);
-  check_defines(&c, defines, define_count);
-  check_each(&c, all, WORD_DIL, check_edition);
-  check_each(&c, all, WORD_LET, check_let);
-  check_defines_used(&c);
-#define X(KIND, kind) add_##kind##s(&c, all, p);
+  p->checker = c;
+  check_defines(c, defines, define_count);
+  check_each(c, all, WORD_DIL, check_edition);
+  check_each(c, all, WORD_LET, check_let);
+  check_defines_used(c);
+#define X(KIND, kind) add_##kind##s(c, all, p);
   KINDS(X)
 #undef X
-  add_implicit_kernel(&c, all, p);
+  add_implicit_kernel(c, all, p);
   return diag_errors(d) ? NULL : p;
+}
+
+/* ---- other sizes --------------------------------------------------------- */
+
+static bool is_declared_at(const statement *s, word w, span at) {
+  return s->word == w && s->name_at.source == at.source &&
+         s->name_at.start == at.start;
+}
+
+/* The statement that declares a pattern. */
+static const statement *pattern_statement(const items *all, span at) {
+  int32_t i = 0;
+  while (!is_declared_at(all->item[i].statement, WORD_PATTERN, at)) i++;
+  return all->item[i].statement;
+}
+
+const kernel *program_resize(arena *a, diag *d, const program *p,
+                             const kernel *own, const pattern_sizes *sizes) {
+  checker c = *p->checker;
+  c.arena = a;
+  c.diag = d;
+  c.sizes = sizes;
+  kernel *resized = ARENA_NEW(a, kernel);
+  *resized = *own;
+  resized->pattern =
+      check_pattern(&c, pattern_statement(c.items, own->pattern->at));
+  if (!diag_errors(d)) check_share(&c, resized, own->at);
+  return diag_errors(d) ? NULL : resized;
 }

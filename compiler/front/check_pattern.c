@@ -27,9 +27,25 @@ static void check_kv(scope *s, const statement *heads) {
   }
   const term *kv = argument(heads, 1);
   scope inner = scope_at(s, CONTEXT_CONSTANT, "kv heads");
-  if (!check_count(&inner, kv, 1, DIL_HEADS_MAX, NULL, &s->kv_heads)) return;
-  if (s->heads < 0 || s->heads % s->kv_heads == 0) return;
-  check_error(s->c, kv->at, "each k/v head serves as many query heads",
+  check_count(&inner, kv, 1, DIL_HEADS_MAX, NULL, &s->kv_heads);
+}
+
+static void replace_heads(scope *s) {
+  const pattern_sizes *other = s->c->sizes;
+  if (!other || s->heads < 0) return;
+  bool as_many = s->kv_heads == s->heads;
+  if (other->heads) s->heads = other->heads;
+  if (other->kv_heads) s->kv_heads = other->kv_heads;
+  else if (as_many) s->kv_heads = s->heads;
+}
+
+static void check_group(const scope *s, const statement *heads) {
+  if (s->heads < 0 || s->kv_heads < 1 || s->heads % s->kv_heads == 0) return;
+  const term *kv = argument(heads, heads->args.count > 1);
+  check_error(s->c, kv->at,
+              s->c->sizes ? "each k/v head serves as many query heads: say the "
+                            "number of k/v heads as well"
+                          : "each k/v head serves as many query heads",
               "%lld heads cannot share %lld kv heads evenly",
               (long long)s->heads, (long long)s->kv_heads);
 }
@@ -42,9 +58,20 @@ static void check_heads(scope *s, const statement *heads) {
                      &s->heads))
       s->heads = SIZE_WRONG;
     check_kv(s, heads);
+    replace_heads(s);
+    check_group(s, heads);
   }
   if (s->heads == SIZE_UNKNOWN) s->heads = SIZE_WRONG;
   if (s->kv_heads == SIZE_UNKNOWN) s->kv_heads = SIZE_WRONG;
+}
+
+static void replace_head_dim(scope *s, pattern *p) {
+  const pattern_sizes *other = s->c->sizes;
+  if (!other) return;
+  bool as_long = p->value_dim == s->head_dim;
+  if (other->head_dim) s->head_dim = other->head_dim;
+  if (other->value_dim) p->value_dim = other->value_dim;
+  else if (as_long) p->value_dim = s->head_dim;
 }
 
 static void check_head_dim(scope *s, pattern *p, const statement *dim) {
@@ -61,6 +88,7 @@ static void check_head_dim(scope *s, pattern *p, const statement *dim) {
       check_count(&inner, argument(dim, 1), 1, HEAD_DIM_MAX, NULL,
                   &p->value_dim);
     }
+    replace_head_dim(s, p);
   }
   if (s->head_dim == SIZE_UNKNOWN) s->head_dim = SIZE_WRONG;
 }

@@ -155,10 +155,10 @@ schedule *check_schedule(checker *c, const statement *s) {
 /* ---- kernel -------------------------------------------------------------- */
 
 /* More ranks than heads would leave some without work. */
-static void check_share(checker *c, const kernel *k, const statement *on) {
+void check_share(checker *c, const kernel *k, span at) {
   if (!k->topology || !k->pattern || k->pattern->heads < 1) return;
   if (k->topology->heads <= k->pattern->heads) return;
-  check_error(c, on->name_at, NULL,
+  check_error(c, at, NULL,
               "topology '%s' splits heads over %lld ranks, pattern '%s' has "
               "%lld",
               k->topology->name, (long long)k->topology->heads,
@@ -179,7 +179,7 @@ kernel *check_kernel(checker *c, const statement *s) {
       k->schedule = symbol_resolve(c, SYMBOL_SCHEDULE, name, at);
     if (part->word != WORD_ON) continue;
     k->topology = symbol_resolve(c, SYMBOL_TOPOLOGY, name, at);
-    check_share(c, k, part);
+    check_share(c, k, at);
   }
   return k;
 }

@@ -40,6 +40,8 @@ typedef struct checker {
   symbols symbols[SYMBOL_KIND_COUNT];
   define_value *defines; /* of the command line */
   int32_t define_count;
+  const struct items *items;  /* all that the files declare */
+  const pattern_sizes *sizes; /* in place of a pattern's; NULL: none */
 } checker;
 
 #define check_error(c, at, hint, ...)                                          \
@@ -173,6 +175,8 @@ void check_branches(const scope *s, pattern *p, const statement *block,
 /* The sinks of a block, that of the pattern or of a branch. */
 expr **check_sinks(const scope *s, const statement *block, int32_t *count);
 void check_warnings(checker *c, const pattern *p, const statement *block);
+/* A topology can share out the heads of the kernel's pattern. */
+void check_share(checker *c, const kernel *k, span at);
 topology *check_topology(checker *c, const statement *s);
 schedule *check_schedule(checker *c, const statement *s);
 kernel *check_kernel(checker *c, const statement *s);

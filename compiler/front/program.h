@@ -50,6 +50,13 @@ typedef struct kernel {
   bool backward;
 } kernel;
 
+/* Sizes that replace a pattern's own; 0: that of the pattern. Without kv_heads
+ * a pattern that has as many of them as heads keeps that so, and without
+ * value_dim one whose values are as long as its keys. */
+typedef struct pattern_sizes {
+  int64_t heads, kv_heads, head_dim, value_dim;
+} pattern_sizes;
+
 typedef struct program {
   int32_t pattern_count, topology_count, schedule_count, kernel_count;
   pattern **pattern;
@@ -58,6 +65,7 @@ typedef struct program {
   kernel **kernel;       /* implicit ones included */
   int32_t file_count;    /* what it was read from: the file, then imports */
   const char **file;
+  const struct checker *checker; /* what program_resize asks again */
 } program;
 
 typedef dil_define define; /* -D name=value */
@@ -73,6 +81,11 @@ program *program_read(arena *a, diag *d, const char *path,
 program *program_parse(arena *a, diag *d, const char *path, const char *text,
                        size_t length, const define *defines,
                        int32_t define_count);
+/* A kernel of the program whose pattern has other sizes: checked again, as if
+ * the file had them. The kernel is in `a`, and lives as long as the program.
+ * NULL when there were errors (they are in d). */
+const kernel *program_resize(arena *a, diag *d, const program *p,
+                             const kernel *own, const pattern_sizes *sizes);
 /* Opens a file that the user has named, never to wait for a pipe that has no
  * writer. NULL with the reason. */
 FILE *program_open(const char *path, const char **reason);

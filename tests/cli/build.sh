@@ -68,6 +68,10 @@ is "each kernel in several dtypes" sh -c \
   "'$DIL' build first.dil -o libtypes --dtype bf16,f32 &&
   '$DIL' inspect libtypes.so | grep -c '^kernel first_' | grep -qx 2"
 
+is "kernels in sizes of the command line" sh -c \
+  "'$DIL' build many.dil -o libsizes --emit=json --heads 12 --head-dim 24 &&
+  grep -c '\"heads\": 12,' libsizes.json | grep -qx 3 &&
+  grep -c '\"head_dim\": 24,' libsizes.json | grep -qx 3"
 is "a name before those of several kernels" sh -c "
   '$DIL' build many.dil -o libnamed --emit=h,a --cpu avx2 --name of \
     --dtype f32,f16 && nm -g --defined-only libnamed.a | awk 'NF == 3' |

@@ -55,6 +55,27 @@ is_exact() { # command...: its output is as near as f32 is
 is "bench --dtype, too" is_exact "$DIL" bench $small --repeat 1 --dtype f32
 isnt "which bf16 is not" is_exact "$DIL" bench $small --repeat 1
 
+# So do sizes of heads.
+resizes() {
+  sed 's/heads  *12;/heads 6 kv 3;/; s/head_dim  *64;/head_dim 40 value 24;/' \
+    examples/longnet.dil >"$TMP/sized.dil"
+  grep -q 'heads 6 kv 3' "$TMP/sized.dil" || return
+  "$DIL" run "$TMP/sized.dil" -D w=16 --seq 100 --random 7 \
+    --out "$TMP/file.npy" || return
+  "$DIL" run $small --random 7 --heads 6 --kv-heads 3 --head-dim 40 \
+    --value-dim 24 --out "$TMP/option.npy" --check || return
+  cmp "$TMP/file.npy" "$TMP/option.npy"
+}
+is "run --heads and the like are the file with other sizes" resizes
+is "bench of half the heads has half the work" says '"flops": 2.17805e6,' \
+  "$DIL" bench $small --repeat 1 --heads 6 --json
+is "and explain" says "6 heads" "$DIL" explain $small --heads 6
+echo 'pattern p { heads 4; head_dim 8; dtype f32; branch { heads 2..3; } }' \
+  >"$TMP/named.dil"
+is "heads that a branch names must be there" \
+  says "the last head must be at most 2, got 3" not \
+  "$DIL" run "$TMP/named.dil" --seq 10 --random 1 --heads 3
+
 # A run's own output can be read again: here as the queries of another run.
 reads_back() {
   "$DIL" run examples/dense.dil --seq 20 --random 3 --out "$TMP/q.npy" &&

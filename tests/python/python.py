@@ -206,6 +206,17 @@ def test_errors_carry_carets():
     fails("DIL_USAGE", "a text or a path", dil.Program)
 
 
+def test_other_sizes_and_dtypes():
+    program = dil.Program(CAUSAL % "bf16")
+    kernel = program.kernel(dtype=numpy.float32, heads=6, kv_heads=3, head_dim=24)
+    assert repr(kernel) == "<dil.Kernel 'p' on cpu: 6 heads (kv 3) of 24, f32>"
+    q, k, v = tensors(heads=6, kv=3, d=24)
+    twice = (x.repeat(2, axis=2) for x in (k, v))
+    assert off(kernel(q, k, v), dense(q, *twice)[0]) < 2e-6
+    fails("DIL_INPUT", "6 heads cannot share 4 kv heads evenly", program.kernel,
+          heads=6, kv_heads=4)
+
+
 def test_calls_are_checked():
     q, k, v = tensors()
     kernel = dil.Program(CAUSAL % "f32").kernel()

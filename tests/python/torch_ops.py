@@ -70,6 +70,17 @@ def test_one_graph_for_all_lengths():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+def test_sizes_are_those_of_the_tensors():
+    for sizes in ({}, {"heads": 6, "kv": 6}, {"heads": 6, "kv": 2, "d": 40}):
+        q, k, v = x = tensors(**sizes)
+        group = q.shape[2] // k.shape[2]
+        right, _ = dense(q, *(y.repeat_interleave(group, 2) for y in (k, v)))
+        found = attention(*x, CAUSAL)
+        assert off([found], [right]) < 3e-6
+        assert off(torch.autograd.grad(found.sum(), x),
+                   torch.autograd.grad(right.sum(), x)) < 1e-5
+
+
 def test_wrong_calls_are_refused():
     q, k, v = tensors(gradient=False)
     fails("DIL_USAGE", "k torch.float16", attention, q, k.half(), v, CAUSAL)

@@ -120,7 +120,9 @@ class _KernelOptions(_Sized):
     _fields_ = [("size", ctypes.c_size_t), ("isa", ctypes.c_char_p),
                 ("force", ctypes.c_uint32), ("json", ctypes.c_int32),
                 ("dtype", ctypes.c_char_p), ("sizes", ctypes.c_void_p),
-                ("backward", ctypes.c_int32)]
+                ("backward", ctypes.c_int32), ("heads", ctypes.c_int32),
+                ("kv_heads", ctypes.c_int32), ("head_dim", ctypes.c_int32),
+                ("value_dim", ctypes.c_int32)]
 
 
 class _AttentionOptions(_Sized):
@@ -533,13 +535,16 @@ class Program(_Owned):
         return [_library.dil_program_kernel_name(self._pointer, i).decode()
                 for i in range(count)]
 
-    def kernel(self, name=None, isa=None, backward=False, dtype=None):
+    def kernel(self, name=None, isa=None, backward=False, dtype=None, heads=0,
+               kv_heads=0, head_dim=0, value_dim=0):
         """The kernel of that name; the only one when not given. backward: with
-        gradients. dtype: in place of the pattern's, as dil.attention takes
-        it."""
+        gradients. dtype, as dil.attention takes it, and the sizes stand in
+        place of the pattern's own."""
         pointer = ctypes.c_void_p()
         options = _KernelOptions(isa=_text("isa", isa), backward=int(backward),
-                                 dtype=_text("dtype", _dtype(dtype)))
+                                 dtype=_text("dtype", _dtype(dtype)),
+                                 heads=heads, kv_heads=kv_heads,
+                                 head_dim=head_dim, value_dim=value_dim)
         _must(_library.dil_program_kernel(self._pointer, _text("name", name),
                                           ctypes.byref(options),
                                           ctypes.byref(pointer)))

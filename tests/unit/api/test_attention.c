@@ -100,6 +100,7 @@ START_TEST(presets_take_sizes) {
   o.heads = 4;
   o.kv_heads = 2;
   o.head_dim = 24;
+  o.value_dim = 8;
   o.causal = 1;
   o.dtype = "f32";
   dil_kernel *k = made(&o);
@@ -109,6 +110,7 @@ START_TEST(presets_take_sizes) {
   ck_assert_int_eq(info.heads, 4);
   ck_assert_int_eq(info.kv_heads, 2);
   ck_assert_int_eq(info.head_dim, 24);
+  ck_assert_int_eq(info.value_dim, 8);
   ck_assert_int_eq(info.dtype.bits, 32);
   /* Causal: the first query sees the first key alone, and gets its value. */
   host_call c;
@@ -116,7 +118,7 @@ START_TEST(presets_take_sizes) {
   host_must(dil_kernel_run(k, &c.arguments));
   const float *out = c.tensor[DIL_TENSOR_O].data;
   const float *v = c.tensor[DIL_TENSOR_V].data;
-  for (int d = 0; d < 24; d++) ck_assert_float_eq_tol(out[d], v[d], 1e-6f);
+  for (int d = 0; d < 8; d++) ck_assert_float_eq_tol(out[d], v[d], 1e-6f);
   host_call_free(&c);
   dil_kernel_free(k);
 }
@@ -171,9 +173,12 @@ static const struct {
      DIL_USAGE,
      "definitions are for the lets of a preset"},
     {{WISH, .preset = "longnte"}, DIL_INPUT, "did you mean 'longnet'?"},
-    {{WISH, .preset = "dense", .value_dim = 3},
+    {{WISH, .preset = "dense", .heads = 6, .kv_heads = 4},
+     DIL_INPUT,
+     "6 heads cannot share 4 kv heads evenly"},
+    {{WISH, .preset = "dense", .value_dim = 257},
      DIL_USAGE,
-     "does not take a value_dim"},
+     "value_dim must be 1 to 256, got 257"},
     {{WISH, .preset = "dense", .window = pair}, DIL_USAGE, "a window"},
     {{WISH, .preset = "dense", .define_count = 1, .defines = &strange},
      DIL_INPUT,

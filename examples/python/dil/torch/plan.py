@@ -122,7 +122,9 @@ class Plan:
         with _lock:
             if key not in self._kernels:
                 self._kernels[key] = self._program(device).kernel(
-                    self._made[2], dtype=dtype, backward=backward)
+                    self._made[2], dtype=dtype, heads=heads,
+                    kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim,
+                    backward=backward)
             return self._kernels[key]
 
 
