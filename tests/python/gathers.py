@@ -70,9 +70,10 @@ def _branch(q, k, v, s, r, phase_of, heads, causal, hidden):
 
 
 def gathered(q, k, v, pairs, phase="cycle", causal=False, combine="softmax",
-             split=False, detached=False, hidden=None):
+             split=False, detached=False, hidden=None, with_lse=False):
     """Dilated attention of q, k, v [B, N, H, D] as host code writes it: rows of
-    each segment gathered, dense attention, rows scattered, outputs mixed."""
+    each segment gathered, dense attention, rows scattered, outputs mixed.
+    with_lse: o and lse [B, N, H] of the only branch."""
     heads, outs, lses = q.shape[2], [], []
     for at, (s, r) in enumerate(pairs):
         served = shares(heads, len(pairs))[at] if split else range(heads)
@@ -82,6 +83,8 @@ def gathered(q, k, v, pairs, phase="cycle", causal=False, combine="softmax",
         outs.append(o), lses.append(lse)
     if combine == "mean":
         return sum(outs) / len(pairs)
+    if with_lse:
+        return outs[0], lses[0]
     lses = torch.stack(lses)
     top = lses.amax(0).clamp_min(-1e30).detach()
     weights = (lses - top).exp()

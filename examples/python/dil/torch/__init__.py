@@ -15,7 +15,7 @@ from dil import Error
 from . import ops
 from .plan import Plan, find as _find
 
-__all__ = ["Error", "Plan", "attention", "ops"]
+__all__ = ["Error", "Plan", "attention", "modules", "ops", "patch", "unpatch"]
 
 
 @_constant
@@ -80,3 +80,7 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
         q, k, v, _in_order(name, names, inputs), name, _lengths(lengths, q),
         scale, _seed(seed, train and drops), train)
     return (o, log_sums) if lse else o
+
+
+from . import modules  # noqa: E402  they call attention
+from .patch import patch, unpatch  # noqa: E402

@@ -1,0 +1,185 @@
+"""dil in models that exist: torchscale's LongNet, Prov-GigaPath, fkodom's.
+
+    count = dil.torch.patch(model)      # every dilated attention of the model
+    dil.torch.unpatch(model)
+
+A module is found by the name of its class and by its fields, so that any copy of
+the code will do; flash-attn and xformers need not be installed. Its `forward` is
+replaced on the object alone. By default the patched model computes the same
+function as before, faults that its weights were trained with included; what
+differs in spite of that is said in a warning.
+"""
+
+import functools
+import warnings
+
+import torch
+
+from . import attention, dilated
+from .dilated import refuse
+
+__all__ = ["patch", "unpatch"]
+
+
+class _Patched(functools.partial):
+    """A replaced forward; a partial, so that modules can be copied and saved."""
+
+
+# ---- torchscale and Prov-GigaPath ------------------------------------------
+
+
+def _xpos(m, x, offset, is_key):
+    """torchscale's positions on [B, N, H, D]; its code wants [B * H, N, D]."""
+    turned = m.xpos(x.transpose(1, 2).flatten(0, 1), offset=offset,
+                    downscale=is_key)
+    return turned.unflatten(0, (x.shape[0], -1)).transpose(1, 2).to(x.dtype)
+
+
+def _with_earlier(state, k, v):
+    """Keys and values with those of earlier calls, in torchscale's own form:
+    [B, H, M, D], so that a host can reorder beams."""
+    for name, x in (("prev_key", k), ("prev_value", v)):
+        x = x.transpose(1, 2)
+        if name in state:
+            x = torch.cat([state[name].view(*x.shape[:2], -1, x.shape[3]), x], 2)
+        state[name] = x
+    return state["prev_key"].transpose(1, 2), state["prev_value"].transpose(1, 2)
+
+
+def _torchscale(m, options, query, key, value, incremental_state=None,
+                key_padding_mask=None, attn_mask=None, rel_pos=None,
+                is_first_step=False, is_causal=False):
+    if attn_mask is not None or rel_pos is not None:
+        refuse("dilated attention takes no attn_mask and no rel_pos, as in "
+               "torchscale: pass is_causal, or write a pattern with a mask or score")
+    q, k, v = (project(x).unflatten(-1, (m.num_heads, -1)) for project, x in
+               ((m.q_proj, query), (m.k_proj, key), (m.v_proj, value)))
+    if incremental_state is not None:
+        k, v = _with_earlier(incremental_state, k, v)
+    if m.xpos is not None:
+        offset = k.shape[1] - q.shape[1]
+        q, k = _xpos(m, q, offset, False), _xpos(m, k, 0, True)
+    honour = options["padding"] == "honour" and key_padding_mask is not None
+    text = dilated.text_of(
+        q, k, v, dilated.branches(m.args.segment_length, m.args.dilated_ratio),
+        dilated.MODES["torchscale"], causal=is_causal, dropout=m.dropout,
+        gradient=options["gradient"], zero_keys=options["zero_keys"],
+        padding=honour)
+    inputs = {"padding": dilated.padding_of(key_padding_mask)} if honour else {}
+    x = attention(q, k, v, text, inputs=inputs,
+                  train=m.training and m.dropout > 0).flatten(2)
+    return m.out_proj(x if m.inner_attn_ln is None else m.inner_attn_ln(x)), None
+
+
+def _is_torchscale(m):
+    return hasattr(getattr(m, "args", None), "dilated_ratio") and hasattr(m, "q_proj")
+
+
+def _tell_torchscale(m, options):
+    """What a patched module does otherwise, a sentence each."""
+    if getattr(m.args, "seq_parallel", False):
+        refuse("seq_parallel splits one sequence over processes by torchscale's own "
+               "messages, which a patch does not have: set args.seq_parallel = False, "
+               "or let `dil run` or a topology split the sequence")
+    for s, r in dilated.branches(m.args.segment_length, m.args.dilated_ratio):
+        if s % r:
+            yield (f"dilation {r} does not divide segment {s}: beyond {s} rows "
+                   "torchscale misplaces the rows of this branch, dil does not")
+    if not options["zero_keys"]:
+        yield ("zero_keys=False: rows near the end do not see the zeros that "
+               "torchscale pads with")
+    if m.dropout:
+        yield ("attention dropout draws other numbers than flash-attn's, and none "
+               "in eval(), where torchscale goes on to drop")
+    if options["gradient"] == "exact":
+        yield ('gradient="exact": torchscale takes the mixing weights of the '
+               "branches as constants")
+    if options["padding"] == "honour":
+        yield 'padding="honour": torchscale attends to padded keys'
+
+
+# ---- dilated-attention-pytorch, fkodom's -----------------------------------
+
+
+def _fkodom(m, options, query, key, value, is_causal=False):
+    """A branch at a time: each is divided by its sum over the rows, so that what
+    the branches write to one head cannot be one call."""
+    heads, pairs = query.shape[2], dilated.branches(m.segment_lengths,
+                                                    m.dilation_rates)
+    out = torch.zeros_like(query)
+    for at, (s, r) in enumerate(pairs):
+        size = heads // len(pairs) + (at < heads % len(pairs))
+        mine = slice(at * size, (at + 1) * size)
+        q, k, v = query[:, :, mine], key[:, :, mine], value[:, :, mine]
+        if q.shape[2] == 0:
+            continue
+        x = attention(q, k, v, dilated.text_of(q, k, v, ((s, r),),
+                                               f"phase {at % r};", causal=is_causal))
+        x = x / x.sum(1, keepdim=True)
+        out = torch.cat([out[:, :, :mine.start], out[:, :, mine] + x,
+                         out[:, :, mine.stop:]], 2)
+    return out / len(pairs)
+
+
+def _is_fkodom(m):
+    return hasattr(m, "segment_lengths") and hasattr(m, "dilation_rates")
+
+
+def _tell_fkodom(m, options):
+    if m.dropout_p:
+        yield ("attention_dropout is ignored, as dilated-attention-pytorch "
+               "ignores it")
+    if m.softmax_scale is not None:
+        yield ("softmax_scale is ignored, as dilated-attention-pytorch ignores it")
+
+
+# ---- models ----------------------------------------------------------------
+
+_KINDS = ((_is_torchscale, _tell_torchscale, _torchscale),
+          (_is_fkodom, _tell_fkodom, _fkodom))
+
+
+def _kind(m):
+    if not any(c.__name__ == "DilatedAttention" for c in type(m).__mro__):
+        return None
+    return next((kind for kind in _KINDS if kind[0](m)), None)
+
+
+def _must_be(name, given, *known):
+    if given not in known:
+        refuse(f"{name} must be one of {', '.join(map(repr, known))}, got {given!r}")
+
+
+def patch(model, *, zero_keys=True, padding="ignore", gradient="detached"):
+    """Lets dil compute every dilated attention of a model; returns how many.
+
+    `zero_keys`: attend to the zeros that torchscale pads with, as its weights were
+    trained. `padding`: "ignore" key_padding_mask, as torchscale does, or "honour"
+    it. `gradient`: "detached" takes the mixing weights of the branches as
+    constants, as torchscale does; "exact" does not. A patched model can be
+    patched again with other options.
+    """
+    _must_be("zero_keys", zero_keys, True, False)
+    _must_be("padding", padding, "ignore", "honour")
+    _must_be("gradient", gradient, "detached", "exact")
+    options = {"zero_keys": zero_keys, "padding": padding, "gradient": gradient}
+    found = [(m, _kind(m)) for m in model.modules() if _kind(m)]
+    if not found:
+        refuse("the model has no dilated attention that a patch knows: torchscale's "
+               "and fkodom's class is called DilatedAttention")
+    told = {text: None for m, kind in found for text in kind[1](m, options)}
+    for m, (_, _, forward) in found:
+        m.forward = _Patched(forward, m, options)
+    if told:
+        warnings.warn("dil.torch.patch: " + "; ".join(told), stacklevel=2)
+    return len(found)
+
+
+def unpatch(model):
+    """Gives a model its own attention back; returns how many modules."""
+    count = 0
+    for m in model.modules():
+        if isinstance(m.__dict__.get("forward"), _Patched):
+            del m.forward
+            count += 1
+    return count
