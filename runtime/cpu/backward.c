@@ -22,10 +22,11 @@ enum {
 static dil_status check_gradient(const char *name, const dil_tensor *t,
                                  dil_dtype dtype, const int64_t want[4]) {
   if (!t->data) return DIL_OK;
-  return run_check_tensor(name, t, t->dtype == DIL_F32 ? DIL_F32 : dtype, want);
+  return cpu_run_check_tensor(name, t, t->dtype == DIL_F32 ? DIL_F32 : dtype,
+                              want);
 }
 
-static dil_status check_lse(const run *r, const dil_tensor *t,
+static dil_status check_lse(const cpu_run *r, const dil_tensor *t,
                             const char *name) {
   char got[DIL_TENSOR_TEXT];
   if (!t->data) return DIL_OK;
@@ -40,7 +41,7 @@ static dil_status check_lse(const run *r, const dil_tensor *t,
                   dil_tensor_text(t, got));
 }
 
-static dil_status check_input(const run *r, int32_t index,
+static dil_status check_input(const cpu_run *r, int32_t index,
                               const dil_tensor *t) {
   const dil_input *input = &r->table->inputs[index];
   const dil_tensor *of = &r->call->inputs[index];
@@ -59,7 +60,7 @@ static dil_status check_input(const run *r, int32_t index,
 }
 
 static dil_status check_call(cpu_gradient_run *g) {
-  run *r = g->run;
+  cpu_run *r = g->run;
   const dil_backward_call *c = g->call;
   const dil_table *t = r->table;
   if (c->size != sizeof *c)
@@ -70,7 +71,7 @@ static dil_status check_call(cpu_gradient_run *g) {
   const int64_t k[] = {r->B, r->M, t->kv_heads, t->head_dim};
   const int64_t v[] = {r->B, r->M, t->kv_heads, t->value_dim};
   const int64_t o[] = {r->B, r->N, t->heads, t->value_dim};
-  if (!status) status = run_check_tensor("dO", &c->output, t->dtype, o);
+  if (!status) status = cpu_run_check_tensor("dO", &c->output, t->dtype, o);
   if (!status) status = check_lse(r, &c->lse, "the gradient of lse");
   if (!status) status = check_gradient("dq", &c->dq, t->dtype, q);
   if (!status) status = check_gradient("dk", &c->dk, t->dtype, k);
@@ -83,14 +84,14 @@ static dil_status check_call(cpu_gradient_run *g) {
 /* ---- memory -------------------------------------------------------------- */
 
 /* Passes that add to a row of a K/V head, or of a query head. */
-static int32_t turns_of_keys(const run *r) {
+static int32_t turns_of_keys(const cpu_run *r) {
   int32_t turns = 0;
   for (int32_t p = 0; p < r->table->pass_count; p++)
     turns += gradient_pass_turns(r, &r->table->passes[p]);
   return turns;
 }
 
-static bool turns_of_queries(const run *r) {
+static bool turns_of_queries(const cpu_run *r) {
   for (int32_t h = 0; h < r->table->heads; h++)
     if (r->chained[h]) return true;
   return false;
@@ -127,7 +128,7 @@ static void plan_sums(cpu_gradient_run *g) {
 }
 
 static cpu_backward_layout lay_out(cpu_gradient_run *g) {
-  const run *r = g->run;
+  const cpu_run *r = g->run;
   const dil_backward_call *c = g->call;
   const dil_table *t = r->table;
   cpu_backward_layout l = {.remakes_lse = !g->own_lse && !c->forward.lse.data};
@@ -144,7 +145,7 @@ static cpu_backward_layout lay_out(cpu_gradient_run *g) {
   l.dv = area(&end, keys && c->dv.data ? rows_bytes(&c->dv, 4) : 0);
   for (int32_t p = 0; p < t->pass_count; p++)
     pass = maximum(pass, gradient_pass_bytes(g, &t->passes[p]));
-  if (l.remakes_lse) pass = maximum(pass, run_bytes(r));
+  if (l.remakes_lse) pass = maximum(pass, cpu_run_bytes(r));
   l.pass = area(&end, pass);
   l.bytes = end;
   return l;
@@ -247,18 +248,18 @@ static void store_input(const cpu_gradient_run *g, int32_t x) {
  * reads. */
 static dil_status remake_lse(cpu_gradient_run *g, char *memory,
                              const cpu_backward_layout *l) {
-  run forward = *g->run;
+  cpu_run forward = *g->run;
   dil_call call = *g->run->call;
   const int64_t rows[] = {g->run->B, g->run->table->heads, g->run->N};
   call.o = dil_tensor_make(memory + l->o, call.o.dtype, 4, call.o.shape);
   call.lse = dil_tensor_make(memory + l->lse, DIL_F32, 3, rows);
   forward.call = &call;
   g->lse = call.lse;
-  return run_passes(&forward, memory + l->pass);
+  return cpu_run_passes(&forward, memory + l->pass);
 }
 
 static dil_status run_all(cpu_gradient_run *g, char *memory) {
-  run *r = g->run;
+  cpu_run *r = g->run;
   const dil_table *t = r->table;
   cpu_backward_layout l = lay_out(g);
   bool keys = turns_of_keys(r) > 1;
@@ -295,18 +296,18 @@ static void gradient_run_open(cpu_gradient_run *g) {
   plan_sums(g);
 }
 
-int64_t gradient_run_bytes(run *r, const dil_backward_call *call) {
+int64_t gradient_run_bytes(cpu_run *r, const dil_backward_call *call) {
   cpu_gradient_run g = {.run = r, .call = call};
   gradient_run_open(&g);
   return lay_out(&g).bytes;
 }
 
-dil_status gradient_run_check(run *r, const dil_backward_call *call) {
+dil_status gradient_run_check(cpu_run *r, const dil_backward_call *call) {
   cpu_gradient_run g = {.run = r, .call = call};
   return check_call(&g);
 }
 
-dil_status gradient_run_all(run *r, const dil_backward_call *call,
+dil_status gradient_run_all(cpu_run *r, const dil_backward_call *call,
                             char *memory) {
   cpu_gradient_run g = {.run = r, .call = call};
   gradient_run_open(&g);

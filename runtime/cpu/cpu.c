@@ -190,10 +190,10 @@ static dil_status cpu_kernel_need_variant(cpu_kernel *k, dil_variant variant) {
 
 static unsigned cpu_kernel_variants(const cpu_kernel *k, const dil_call *call,
                                     const dil_shard *shard) {
-  run r = {.table = k->table, .shard = shard, .N = call->q.shape[1]};
+  cpu_run r = {.table = k->table, .shard = shard, .N = call->q.shape[1]};
   unsigned mask = 0;
   for (int32_t p = 0; p < k->table->pass_count; p++)
-    mask |= 1u << run_variant(&r, &k->table->passes[p]);
+    mask |= 1u << cpu_run_variant(&r, &k->table->passes[p]);
   return mask;
 }
 
@@ -220,17 +220,18 @@ dil_status cpu_kernel_prepare(cpu_kernel *kernel, const dil_call *call) {
 
 /* ---- running ------------------------------------------------------------- */
 
-static run cpu_kernel_run_new(const cpu_kernel *kernel, dil_threads *threads,
-                              const dil_call *call, const dil_shard *shard) {
-  return (run){.table = kernel->table,
-               .call = call,
-               .shard = shard,
-               .threads = threads,
-               .chained = kernel->chained};
+static cpu_run cpu_kernel_run_new(const cpu_kernel *kernel,
+                                  dil_threads *threads, const dil_call *call,
+                                  const dil_shard *shard) {
+  return (cpu_run){.table = kernel->table,
+                   .call = call,
+                   .shard = shard,
+                   .threads = threads,
+                   .chained = kernel->chained};
 }
 
 /* The code that a checked call needs, and its inputs. */
-static dil_status cpu_kernel_bind_run(cpu_kernel *k, run *r) {
+static dil_status cpu_kernel_bind_run(cpu_kernel *k, cpu_run *r) {
   dil_status status = cpu_kernel_need_variants(k, r->call, r->shard);
   if (status) return status;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r->code[v] = &k->code[v];
@@ -238,15 +239,17 @@ static dil_status cpu_kernel_bind_run(cpu_kernel *k, run *r) {
   return input_bind(r, r->code[tiles ? DIL_TILES : DIL_ROWS]);
 }
 
-static bool is_empty(const run *r) { return r->B == 0 || r->N == 0; }
+static bool is_empty(const cpu_run *r) {
+  return r->B == 0 || r->N == 0;
+}
 
 /* Runs `passes` of a call that is checked, or of a shard of one. */
-static dil_status cpu_kernel_run_passes(cpu_kernel *k, run *r, pool *scratch,
-                                        dil_status (*passes)(run *r,
-                                                             char *memory)) {
+static dil_status
+cpu_kernel_run_passes(cpu_kernel *k, cpu_run *r, pool *scratch,
+                      dil_status (*passes)(cpu_run *r, char *memory)) {
   dil_status status = cpu_kernel_bind_run(k, r);
   if (status || is_empty(r)) return status;
-  int64_t bytes = run_bytes(r);
+  int64_t bytes = cpu_run_bytes(r);
   char *memory = pool_take(scratch, bytes);
   if (!memory) return DIL_MEMORY;
   status = passes(r, memory);
@@ -256,26 +259,26 @@ static dil_status cpu_kernel_run_passes(cpu_kernel *k, run *r, pool *scratch,
 
 dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
                                 const dil_call *call, int64_t *bytes) {
-  run r = cpu_kernel_run_new(kernel, threads, call, NULL);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, call, NULL);
   dil_status status = dil_run_check(&r);
   if (!status) status = cpu_kernel_bind_run(kernel, &r);
-  *bytes = status || is_empty(&r) ? 0 : run_bytes(&r);
+  *bytes = status || is_empty(&r) ? 0 : cpu_run_bytes(&r);
   return status;
 }
 
 dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
                           pool *scratch, const dil_call *call) {
-  run r = cpu_kernel_run_new(kernel, threads, call, NULL);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, call, NULL);
   dil_status status = dil_run_check(&r);
   return status ? status
-                : cpu_kernel_run_passes(kernel, &r, scratch, run_passes);
+                : cpu_kernel_run_passes(kernel, &r, scratch, cpu_run_passes);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
 
 /* The code that backward needs, and the inputs. A call without lse runs forward
  * first. */
-static dil_status cpu_kernel_bind_backward(cpu_kernel *k, run *r) {
+static dil_status cpu_kernel_bind_backward(cpu_kernel *k, cpu_run *r) {
   dil_status status = cpu_kernel_need_variants(k, r->call, NULL);
   if (!status) status = cpu_kernel_need_variant(k, DIL_TILES);
   if (!status) status = cpu_kernel_need_variant(k, DIL_GRADIENTS);
@@ -284,7 +287,7 @@ static dil_status cpu_kernel_bind_backward(cpu_kernel *k, run *r) {
   return input_bind(r, r->code[DIL_TILES]);
 }
 
-static dil_status cpu_kernel_backward_plan(cpu_kernel *k, run *r,
+static dil_status cpu_kernel_backward_plan(cpu_kernel *k, cpu_run *r,
                                            const dil_backward_call *call,
                                            int64_t *bytes) {
   dil_status status = gradient_run_check(r, call);
@@ -297,7 +300,7 @@ dil_status cpu_kernel_backward_workspace(cpu_kernel *kernel,
                                          dil_threads *threads,
                                          const dil_backward_call *call,
                                          int64_t *bytes) {
-  run r = cpu_kernel_run_new(kernel, threads, &call->forward, NULL);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, &call->forward, NULL);
   return cpu_kernel_backward_plan(kernel, &r, call, bytes);
 }
 
@@ -307,7 +310,7 @@ static char *align_up(void *memory) {
 
 dil_status cpu_kernel_backward(cpu_kernel *kernel, dil_threads *threads,
                                pool *scratch, const dil_backward_call *call) {
-  run r = cpu_kernel_run_new(kernel, threads, &call->forward, NULL);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, &call->forward, NULL);
   int64_t bytes;
   dil_status status = cpu_kernel_backward_plan(kernel, &r, call, &bytes);
   if (status) return status;
@@ -329,7 +332,7 @@ dil_status cpu_kernel_backward(cpu_kernel *kernel, dil_threads *threads,
 
 /* ---- a shard of a sequence ----------------------------------------------- */
 
-static dil_status cpu_kernel_check_shard(run *r) {
+static dil_status cpu_kernel_check_shard(cpu_run *r) {
   if (r->call->lengths)
     return dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
                     "with a shard of a sequence");
@@ -342,24 +345,24 @@ int32_t cpu_kernel_states(const cpu_kernel *kernel) {
 
 dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
                             const dil_call *call, const dil_shard *shard) {
-  run r = cpu_kernel_run_new(kernel, threads, call, shard);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, call, shard);
   dil_status status = cpu_kernel_check_shard(&r);
   if (!status && kernel->table->sinks) status = cpu_kernel_bind_run(kernel, &r);
-  return status ? status : run_begin(&r);
+  return status ? status : cpu_run_begin(&r);
 }
 
 dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
                               pool *scratch, const dil_call *call,
                               const dil_shard *shard) {
-  run r = cpu_kernel_run_new(kernel, threads, call, shard);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, call, shard);
   dil_status status = cpu_kernel_check_shard(&r);
   if (status || shard->keys.count == 0) return status;
-  return cpu_kernel_run_passes(kernel, &r, scratch, run_advance);
+  return cpu_kernel_run_passes(kernel, &r, scratch, cpu_run_advance);
 }
 
 dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
                              const dil_call *call, const dil_shard *shard) {
-  run r = cpu_kernel_run_new(kernel, threads, call, shard);
+  cpu_run r = cpu_kernel_run_new(kernel, threads, call, shard);
   dil_status status = cpu_kernel_check_shard(&r);
-  return status ? status : run_end(&r);
+  return status ? status : cpu_run_end(&r);
 }

@@ -3,7 +3,7 @@
  *
  * In: a plan as data, generated code, a call. Out: o and lse, or an error that
  * names what is wrong with the call. Nothing here depends on threads. */
-#include "run.h"
+#include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
@@ -14,8 +14,8 @@
 
 /* ---- checking a call ----------------------------------------------------- */
 
-static dil_status run_wrong_shape(const char *name, const dil_tensor *t,
-                                  const int64_t want[4]) {
+static dil_status cpu_run_wrong_shape(const char *name, const dil_tensor *t,
+                                      const int64_t want[4]) {
   bool turned = t->shape[2] != want[2] && t->shape[1] == want[2];
   return dil_fail(DIL_USAGE, "%s must be [%lld, %lld, %lld, %lld], got "
                   "[%lld, %lld, %lld, %lld]%s", name, (long long)want[0],
@@ -25,8 +25,8 @@ static dil_status run_wrong_shape(const char *name, const dil_tensor *t,
                   turned ? ": rows come before heads" : "");
 }
 
-dil_status run_check_tensor(const char *name, const dil_tensor *t,
-                                   dil_dtype dtype, const int64_t want[4]) {
+dil_status cpu_run_check_tensor(const char *name, const dil_tensor *t,
+                                dil_dtype dtype, const int64_t want[4]) {
   if (t->dtype != dtype)
     return dil_fail(DIL_USAGE, "%s must be %s, got %s", name,
                     dil_dtype_name(dtype), dil_dtype_name(t->dtype));
@@ -34,7 +34,7 @@ dil_status run_check_tensor(const char *name, const dil_tensor *t,
     return dil_fail(DIL_USAGE, "%s must have 4 dimensions, got %d", name,
                     t->rank);
   for (int32_t axis = 0; axis < 4; axis++)
-    if (t->shape[axis] != want[axis]) return run_wrong_shape(name, t, want);
+    if (t->shape[axis] != want[axis]) return cpu_run_wrong_shape(name, t, want);
   int64_t count = dil_tensor_count(t);
   if (count && !t->data)
     return dil_fail(DIL_USAGE, "%s is not given", name);
@@ -46,7 +46,7 @@ dil_status run_check_tensor(const char *name, const dil_tensor *t,
   return DIL_OK;
 }
 
-static dil_status run_check_lse(const run *r) {
+static dil_status cpu_run_check_lse(const cpu_run *r) {
   char got[DIL_TENSOR_TEXT];
   const dil_tensor *t = &r->call->lse;
   if (!t->data) return DIL_OK;
@@ -61,7 +61,7 @@ static dil_status run_check_lse(const run *r) {
                   dil_tensor_text(t, got));
 }
 
-static dil_status run_check_lengths(const run *r) {
+static dil_status cpu_run_check_lengths(const cpu_run *r) {
   for (int64_t b = 0; r->call->lengths && b < r->B; b++)
     if (r->call->lengths[b] < 0 || r->call->lengths[b] > r->M)
       return dil_fail(DIL_USAGE, "lengths[%lld] must be within 0 and %lld, "
@@ -70,7 +70,7 @@ static dil_status run_check_lengths(const run *r) {
   return DIL_OK;
 }
 
-dil_status dil_run_check(run *r) {
+dil_status dil_run_check(cpu_run *r) {
   const dil_table *table = r->table;
   const dil_call *c = r->call;
   if (c->size != sizeof *c)
@@ -87,12 +87,12 @@ dil_status dil_run_check(run *r) {
   const int64_t k[] = {r->B, r->M, table->kv_heads, table->head_dim};
   const int64_t v[] = {r->B, r->M, table->kv_heads, table->value_dim};
   const int64_t o[] = {r->B, r->N, table->heads, table->value_dim};
-  dil_status status = run_check_tensor("q", &c->q, table->dtype, q);
-  if (!status) status = run_check_tensor("k", &c->k, table->dtype, k);
-  if (!status) status = run_check_tensor("v", &c->v, table->dtype, v);
-  if (!status) status = run_check_tensor("o", &c->o, table->dtype, o);
-  if (!status) status = run_check_lse(r);
-  if (!status) status = run_check_lengths(r);
+  dil_status status = cpu_run_check_tensor("q", &c->q, table->dtype, q);
+  if (!status) status = cpu_run_check_tensor("k", &c->k, table->dtype, k);
+  if (!status) status = cpu_run_check_tensor("v", &c->v, table->dtype, v);
+  if (!status) status = cpu_run_check_tensor("o", &c->o, table->dtype, o);
+  if (!status) status = cpu_run_check_lse(r);
+  if (!status) status = cpu_run_check_lengths(r);
   double scale = table->runtime_scale ? c->scale : table->scale;
   if (!status && !isfinite(scale))
     status = dil_fail(DIL_USAGE, "the softmax scale must be finite, got %g",
@@ -105,10 +105,10 @@ dil_status dil_run_check(run *r) {
   return status;
 }
 
-static dil_status run_check_progression(const char *what,
-                                        const dil_progression *progression,
-                                        int64_t rows_given, int64_t low,
-                                        int64_t high) {
+static dil_status cpu_run_check_progression(const char *what,
+                                            const dil_progression *progression,
+                                            int64_t rows_given, int64_t low,
+                                            int64_t high) {
   if (progression->count == rows_given && progression->step >= 1 &&
       progression->count >= 0 &&
       (progression->count == 0 ||
@@ -122,24 +122,24 @@ static dil_status run_check_progression(const char *what,
                   (long long)low, (long long)high);
 }
 
-dil_status dil_shard_check(run *r) {
+dil_status dil_shard_check(cpu_run *r) {
   const dil_shard *p = r->shard;
   dil_status status = dil_run_check(r);
   if (status) return status;
   if (p->N < 0 || p->M < 0 || p->N > DIL_LENGTH_MAX || p->M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "lengths of the whole must be within 0 and %d",
                     DIL_LENGTH_MAX);
-  status =
-      run_check_progression("queries", &p->queries, r->N, p->M - p->N, p->M);
+  status = cpu_run_check_progression("queries", &p->queries, r->N, p->M - p->N,
+                                     p->M);
   return status ? status
-                : run_check_progression("keys", &p->keys, r->M, 0, p->M);
+                : cpu_run_check_progression("keys", &p->keys, r->M, 0, p->M);
 }
 
 /* ---- which variant ------------------------------------------------------- */
 
 /* No cell is longer than the positions of the call: a residue beyond them has
  * no row, and none comes twice. */
-int64_t run_period(const run *r, const dil_pass *pass) {
+int64_t cpu_run_period(const cpu_run *r, const dil_pass *pass) {
   const dil_shard *p = r->shard;
   int64_t step = p ? least_multiple(p->queries.step, p->keys.step) : 1;
   int64_t span = p ? maximum(p->N, p->M) : maximum(r->N, r->M);
@@ -148,7 +148,7 @@ int64_t run_period(const run *r, const dil_pass *pass) {
 }
 
 /* Rows that share their keys in a pass: a class of the shortest cell. */
-dil_variant run_variant(const run *r, const dil_pass *pass) {
+dil_variant cpu_run_variant(const cpu_run *r, const dil_pass *pass) {
   const dil_table *table = r->table;
   if (table->general) return DIL_ROWS;
   int64_t shortest = r->shard ? r->N * r->shard->queries.step : r->N;
@@ -156,47 +156,51 @@ dil_variant run_variant(const run *r, const dil_pass *pass) {
     int64_t s = table->branches[b].segment;
     if ((pass->branches >> b & 1) && s) shortest = minimum(shortest, s);
   }
-  return shortest / run_period(r, pass) < DIL_TILE_ROWS_LEAST ? DIL_ROWS
-                                                              : DIL_TILES;
+  return shortest / cpu_run_period(r, pass) < DIL_TILE_ROWS_LEAST ? DIL_ROWS
+                                                                  : DIL_TILES;
 }
 
 /* ---- one run ------------------------------------------------------------- */
 
-finish run_finish(const run *r, int32_t head) {
+finish cpu_run_finish(const cpu_run *r, int32_t head) {
   if (r->shard) return FINISH_RESUME;
   if (!r->chained[head]) return FINISH_WRITE;
   return combine_is_additive(r->table) ? FINISH_ADD : FINISH_RESUME;
 }
 
-static char *run_final_output(const run *r, int64_t b, int64_t n, int32_t h) {
+static char *cpu_run_final_output(const cpu_run *r, int64_t b, int64_t n,
+                                  int32_t h) {
   const dil_tensor *o = &r->call->o;
   int64_t at = b * o->stride[0] + n * o->stride[1] + h * o->stride[2];
   return (char *)o->data + at * (int64_t)dil_dtype_size(o->dtype);
 }
 
-static int64_t run_state_row(const run *r, int64_t b, int64_t n, int32_t h) {
+static int64_t cpu_run_state_row(const cpu_run *r, int64_t b, int64_t n,
+                                 int32_t h) {
   return (b * r->N + n) * r->table->heads + h;
 }
 
-char *run_output(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->shard && !r->chained[h]) return run_final_output(r, b, n, h);
-  return (char *)(r->state_o + run_state_row(r, b, n, h) * r->table->value_dim);
+char *cpu_run_output(const cpu_run *r, int64_t b, int64_t n, int32_t h) {
+  if (!r->shard && !r->chained[h]) return cpu_run_final_output(r, b, n, h);
+  return (char *)(r->state_o +
+                  cpu_run_state_row(r, b, n, h) * r->table->value_dim);
 }
 
-static float *run_final_lse(const run *r, int64_t b, int64_t n, int32_t h) {
+static float *cpu_run_final_lse(const cpu_run *r, int64_t b, int64_t n,
+                                int32_t h) {
   const dil_tensor *t = &r->call->lse;
   if (!t->data) return NULL;
   return (float *)t->data + b * t->stride[0] + h * t->stride[1] +
          n * t->stride[2];
 }
 
-float *run_lse(const run *r, int64_t b, int64_t n, int32_t h) {
-  if (!r->shard && !r->chained[h]) return run_final_lse(r, b, n, h);
-  return r->state_lse + run_state_row(r, b, n, h);
+float *cpu_run_lse(const cpu_run *r, int64_t b, int64_t n, int32_t h) {
+  if (!r->shard && !r->chained[h]) return cpu_run_final_lse(r, b, n, h);
+  return r->state_lse + cpu_run_state_row(r, b, n, h);
 }
 
-row_view run_row_view(const dil_tensor *t, int64_t b, int32_t head,
-                      dil_progression progression) {
+row_view cpu_run_row_view(const dil_tensor *t, int64_t b, int32_t head,
+                          dil_progression progression) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   return (row_view){.base = (const char *)t->data +
                             (b * t->stride[0] + head * t->stride[2]) * size,
@@ -207,14 +211,15 @@ row_view run_row_view(const dil_tensor *t, int64_t b, int32_t head,
                     .width = (int32_t)t->shape[3]};
 }
 
-void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
+void cpu_run_env_init(const cpu_run *r, int64_t b, int32_t h,
+                      cpu_run_env *env) {
   const dil_shard *shard = r->shard;
-  *env = (run_env){
+  *env = (cpu_run_env){
       .env = {.batch = (int32_t)(shard ? shard->batch + b : b),
               .head = shard ? shard->head + h : h,
               .B = (int32_t)(shard ? shard->B : r->B),
               .N = (int32_t)(shard ? shard->N : r->N),
-              .M = (int32_t)(shard ? shard->M : run_keys(r, b)),
+              .M = (int32_t)(shard ? shard->M : cpu_run_keys(r, b)),
               .seed_low = (uint32_t)r->call->seed,
               .seed_high = (uint32_t)(r->call->seed >> 32),
               .scale = r->scale,
@@ -225,18 +230,18 @@ void run_env_init(const run *r, int64_t b, int32_t h, run_env *env) {
 
 /* The first state of every row of the chained heads. Additive passes start with
  * their sinks themselves; the pattern's alone say whether the row is NaN. */
-static void run_begin_row(void *context, int64_t row, int32_t worker) {
+static void cpu_run_begin_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
-  const run *r = context;
+  const cpu_run *r = context;
   int64_t b = row / r->N, n = row % r->N;
   uint64_t among = combine_is_additive(r->table) ? 0 : ~0ull;
   for (int32_t h = 0; h < r->table->heads; h++)
     if (r->chained[h])
-      run_bare_row(r, DIL_F32, run_row_sink(r, b, n, h, among),
-                   run_output(r, b, n, h), run_lse(r, b, n, h));
+      cpu_run_bare_row(r, DIL_F32, cpu_run_row_sink(r, b, n, h, among),
+                       cpu_run_output(r, b, n, h), cpu_run_lse(r, b, n, h));
 }
 
-static bool run_serves(const run *r, int32_t h) {
+static bool cpu_run_serves(const cpu_run *r, int32_t h) {
   for (int32_t p = 0; p < r->table->pass_count; p++)
     if (walk_served(r->table, &r->table->passes[p], h)) return true;
   return false;
@@ -244,53 +249,54 @@ static bool run_serves(const run *r, int32_t h) {
 
 /* What a row of a head without branches starts from: additive passes have one
  * softmax a branch, so here none. */
-static float run_unserved_sink(const run *r, int64_t b, int64_t n, int32_t h) {
+static float cpu_run_unserved_sink(const cpu_run *r, int64_t b, int64_t n,
+                                   int32_t h) {
   return combine_is_additive(r->table) ? -INFINITY
-                                       : run_row_sink(r, b, n, h, 0);
+                                       : cpu_run_row_sink(r, b, n, h, 0);
 }
 
 /* Rounds the state once to the output; heads that no branch serves get 0. */
-static void run_end_row(void *context, int64_t row, int32_t worker) {
+static void cpu_run_end_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
-  const run *r = context;
+  const cpu_run *r = context;
   int64_t b = row / r->N, n = row % r->N;
   for (int32_t h = 0; h < r->table->heads; h++) {
-    float *lse = run_final_lse(r, b, n, h);
-    if (!run_serves(r, h)) {
-      run_bare_row(r, r->table->dtype, run_unserved_sink(r, b, n, h),
-                   run_final_output(r, b, n, h), lse);
+    float *lse = cpu_run_final_lse(r, b, n, h);
+    if (!cpu_run_serves(r, h)) {
+      cpu_run_bare_row(r, r->table->dtype, cpu_run_unserved_sink(r, b, n, h),
+                       cpu_run_final_output(r, b, n, h), lse);
     } else if (r->chained[h]) {
-      row_from_f32((const float *)run_output(r, b, n, h), r->table->dtype,
-                   r->table->value_dim, run_final_output(r, b, n, h));
-      if (lse) *lse = *run_lse(r, b, n, h);
+      row_from_f32((const float *)cpu_run_output(r, b, n, h), r->table->dtype,
+                   r->table->value_dim, cpu_run_final_output(r, b, n, h));
+      if (lse) *lse = *cpu_run_lse(r, b, n, h);
     }
   }
 }
 
-static bool run_leaves_heads_out(const run *r) {
+static bool cpu_run_leaves_heads_out(const cpu_run *r) {
   for (int32_t h = 0; h < r->table->heads; h++)
-    if (!run_serves(r, h)) return true;
+    if (!cpu_run_serves(r, h)) return true;
   return false;
 }
 
-static int64_t run_pass_bytes(const run *r, int32_t p) {
+static int64_t cpu_run_pass_bytes(const cpu_run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
-  return run_variant(r, pass) == DIL_ROWS ? row_pass_bytes(r, pass)
-                                          : tile_pass_bytes(r, pass);
+  return cpu_run_variant(r, pass) == DIL_ROWS ? row_pass_bytes(r, pass)
+                                              : tile_pass_bytes(r, pass);
 }
 
 /* Scratch: [bounds of inputs][chained o][chained lse][memory of a pass]. */
-typedef struct run_layout {
+typedef struct cpu_run_layout {
   int64_t state_o, state_lse, pass, end; /* offsets */
-} run_layout;
+} cpu_run_layout;
 
-static run_layout run_lay_out(const run *r) {
+static cpu_run_layout cpu_run_lay_out(const cpu_run *r) {
   int64_t rows_of_state = 0, pass = 64;
   for (int32_t h = 0; h < r->table->heads && !r->shard; h++)
     if (r->chained[h]) rows_of_state = r->B * r->N * r->table->heads;
   for (int32_t p = 0; p < r->table->pass_count; p++)
-    pass = maximum(pass, run_pass_bytes(r, p));
-  run_layout at = {.state_o = round_up(input_bounds_bytes(r), 64)};
+    pass = maximum(pass, cpu_run_pass_bytes(r, p));
+  cpu_run_layout at = {.state_o = round_up(input_bounds_bytes(r), 64)};
   at.state_lse = at.state_o +
                  round_up(rows_of_state * r->table->value_dim * 4, 64);
   at.pass = at.state_lse + round_up(rows_of_state * 4, 64);
@@ -298,32 +304,33 @@ static run_layout run_lay_out(const run *r) {
   return at;
 }
 
-int64_t run_bytes(const run *r) {
-  return run_lay_out(r).end;
+int64_t cpu_run_bytes(const cpu_run *r) {
+  return cpu_run_lay_out(r).end;
 }
 
-static dil_status run_pass(run *r, int32_t p) {
+static dil_status cpu_run_pass(cpu_run *r, int32_t p) {
   const dil_pass *pass = &r->table->passes[p];
-  bool by_rows = run_variant(r, pass) == DIL_ROWS;
+  bool by_rows = cpu_run_variant(r, pass) == DIL_ROWS;
   int64_t begin = trace_begin();
   dil_status status = by_rows ? row_pass_run(r, pass) : tile_pass_run(r, pass);
   trace_end(begin, "pass", by_rows ? "pass by rows" : "pass by tiles", NULL, p);
   return status;
 }
 
-static void run_begin_watch(const run *r) {
+static void cpu_run_begin_watch(const cpu_run *r) {
   int64_t total = 0;
   for (int32_t p = 0; p < r->table->pass_count; p++) {
     const dil_pass *pass = &r->table->passes[p];
-    total += run_variant(r, pass) == DIL_ROWS ? row_pass_watch_rows(r, pass)
-                                              : tile_pass_watch_rows(r, pass);
+    total += cpu_run_variant(r, pass) == DIL_ROWS
+                 ? row_pass_watch_rows(r, pass)
+                 : tile_pass_watch_rows(r, pass);
   }
   atomic_store(&r->call->watch->done, 0);
   atomic_store(&r->call->watch->total, total);
 }
 
-dil_status run_passes(run *r, char *memory) {
-  run_layout at = run_lay_out(r);
+dil_status cpu_run_passes(cpu_run *r, char *memory) {
+  cpu_run_layout at = cpu_run_lay_out(r);
   if (at.state_o) input_bounds_fill(r, memory);
   r->state_o = (float *)(memory + at.state_o);
   r->state_lse = (float *)(memory + at.state_lse);
@@ -331,19 +338,19 @@ dil_status run_passes(run *r, char *memory) {
   bool stateful = at.state_lse > at.state_o;
   int64_t rows_count = r->B * r->N;
   dil_status status = DIL_OK;
-  if (r->call->watch) run_begin_watch(r);
+  if (r->call->watch) cpu_run_begin_watch(r);
   if (stateful)
-    status = dil_threads_run(r->threads, rows_count, run_begin_row, r);
+    status = dil_threads_run(r->threads, rows_count, cpu_run_begin_row, r);
   for (int32_t p = 0; p < r->table->pass_count && !status; p++)
-    status = run_pass(r, p);
-  if (status || !(stateful || run_leaves_heads_out(r))) return status;
-  return dil_threads_run(r->threads, rows_count, run_end_row, r);
+    status = cpu_run_pass(r, p);
+  if (status || !(stateful || cpu_run_leaves_heads_out(r))) return status;
+  return dil_threads_run(r->threads, rows_count, cpu_run_end_row, r);
 }
 
 /* ---- a shard of a sequence ----------------------------------------------- */
 
 /* `state_o` and `state_lse` become those of pass p. */
-static void run_choose_state(run *r, int32_t p) {
+static void cpu_run_choose_state(cpu_run *r, int32_t p) {
   int64_t rows_of_state = r->B * r->N * r->table->heads;
   int64_t state = combine_is_additive(r->table) ? p : 0;
   r->state_o = r->shard->o + state * rows_of_state * r->table->value_dim;
@@ -351,48 +358,50 @@ static void run_choose_state(run *r, int32_t p) {
 }
 
 /* The first state of a row: of one pass, or of all of them (NULL). */
-static float run_state_sink(const run *r, const dil_pass *own, int64_t row,
-                            int32_t h) {
+static float cpu_run_state_sink(const cpu_run *r, const dil_pass *own,
+                                int64_t row, int32_t h) {
   int64_t b = row / r->N % r->B, n = row % r->N;
-  if (!own) return run_row_sink(r, b, n, h, ~0ull);
+  if (!own) return cpu_run_row_sink(r, b, n, h, ~0ull);
   if (!walk_served(r->table, own, h)) return -INFINITY;
-  return run_row_sink(r, b, n, h, own->branches);
+  return cpu_run_row_sink(r, b, n, h, own->branches);
 }
 
 /* Rows are counted through all states. */
-static void run_begin_shard_row(void *context, int64_t row, int32_t worker) {
+static void cpu_run_begin_shard_row(void *context, int64_t row,
+                                    int32_t worker) {
   (void)worker;
-  const run *r = context;
+  const cpu_run *r = context;
   const dil_table *table = r->table;
   int64_t heads = table->heads, state = row / (r->B * r->N);
   const dil_pass *own =
       combine_is_additive(table) ? &table->passes[state] : NULL;
   for (int32_t h = 0; h < heads; h++)
-    run_bare_row(r, DIL_F32, run_state_sink(r, own, row, h),
-                 (char *)(r->shard->o + (row * heads + h) * table->value_dim),
-                 &r->shard->lse[row * heads + h]);
+    cpu_run_bare_row(
+        r, DIL_F32, cpu_run_state_sink(r, own, row, h),
+        (char *)(r->shard->o + (row * heads + h) * table->value_dim),
+        &r->shard->lse[row * heads + h]);
 }
 
-dil_status run_begin(run *r) {
+dil_status cpu_run_begin(cpu_run *r) {
   return dil_threads_run(r->threads, run_states(r->table) * r->B * r->N,
-                         run_begin_shard_row, r);
+                         cpu_run_begin_shard_row, r);
 }
 
-dil_status run_advance(run *r, char *memory) {
-  run_layout at = run_lay_out(r);
+dil_status cpu_run_advance(cpu_run *r, char *memory) {
+  cpu_run_layout at = cpu_run_lay_out(r);
   dil_status status = DIL_OK;
   if (at.state_o) input_bounds_fill(r, memory);
   r->scratch = memory + at.pass;
   r->weight = 1; /* states are weighted when they are added */
   for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
-    run_choose_state(r, p);
-    status = run_pass(r, p);
+    cpu_run_choose_state(r, p);
+    status = cpu_run_pass(r, p);
   }
   return status;
 }
 
 /* The states of one row and head, weighted and added, in place of the first. */
-static float *run_add_states(const run *r, int64_t row) {
+static float *cpu_run_add_states(const cpu_run *r, int64_t row) {
   int64_t width = r->table->value_dim;
   int64_t size = r->B * r->N * r->table->heads * width;
   float *sum = r->shard->o + row * width;
@@ -406,7 +415,7 @@ static float *run_add_states(const run *r, int64_t row) {
 }
 
 /* lse of `mean` and `sum`: of the one pass that serves the head. */
-static float run_state_lse(const run *r, int64_t row, int32_t h) {
+static float cpu_run_state_lse(const cpu_run *r, int64_t row, int32_t h) {
   int64_t size = r->B * r->N * r->table->heads;
   for (int32_t p = 0; p < run_states(r->table); p++)
     if (run_states(r->table) == 1 ||
@@ -415,18 +424,19 @@ static float run_state_lse(const run *r, int64_t row, int32_t h) {
   return -INFINITY;
 }
 
-static void run_end_shard_row(void *context, int64_t row, int32_t worker) {
+static void cpu_run_end_shard_row(void *context, int64_t row, int32_t worker) {
   (void)worker;
-  const run *r = context;
+  const cpu_run *r = context;
   int64_t b = row / r->N, n = row % r->N;
   for (int32_t h = 0; h < r->table->heads; h++) {
-    float *lse = run_final_lse(r, b, n, h);
-    row_from_f32(run_add_states(r, row * r->table->heads + h), r->table->dtype,
-                 r->table->value_dim, run_final_output(r, b, n, h));
-    if (lse) *lse = run_state_lse(r, row * r->table->heads + h, h);
+    float *lse = cpu_run_final_lse(r, b, n, h);
+    row_from_f32(cpu_run_add_states(r, row * r->table->heads + h),
+                 r->table->dtype, r->table->value_dim,
+                 cpu_run_final_output(r, b, n, h));
+    if (lse) *lse = cpu_run_state_lse(r, row * r->table->heads + h, h);
   }
 }
 
-dil_status run_end(run *r) {
-  return dil_threads_run(r->threads, r->B * r->N, run_end_shard_row, r);
+dil_status cpu_run_end(cpu_run *r) {
+  return dil_threads_run(r->threads, r->B * r->N, cpu_run_end_shard_row, r);
 }

@@ -13,7 +13,7 @@ typedef struct cpu_gradient_target {
 
 /* One run backward: the run forward, and the facts that follow from it. */
 typedef struct cpu_gradient_run {
-  run *run;
+  cpu_run *run;
   const dil_backward_call *call;
   const dil_code *code;     /* the gradients' own functions */
   dil_tensor lse;           /* the call's, or the one made again */
@@ -31,9 +31,9 @@ typedef struct cpu_gradient_run {
 
 /* Checks the call and the run's own; then its scratch bytes; then the gradients,
  * with that much memory. The run has its code by then. */
-dil_status gradient_run_check(run *r, const dil_backward_call *call);
-int64_t gradient_run_bytes(run *r, const dil_backward_call *call);
-dil_status gradient_run_all(run *r, const dil_backward_call *call,
+dil_status gradient_run_check(cpu_run *r, const dil_backward_call *call);
+int64_t gradient_run_bytes(cpu_run *r, const dil_backward_call *call);
+dil_status gradient_run_all(cpu_run *r, const dil_backward_call *call,
                             char *memory);
 
 /* ---- gradient_tile.c ----------------------------------------------------- */
@@ -107,6 +107,6 @@ int64_t gradient_pass_bytes(const cpu_gradient_run *g, const dil_pass *pass);
 dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass);
 /* How often a pass adds to the rows of a K/V head: 1, or the query heads of it
  * where they select different rows. */
-int32_t gradient_pass_turns(const run *r, const dil_pass *pass);
+int32_t gradient_pass_turns(const cpu_run *r, const dil_pass *pass);
 
 #endif

@@ -32,7 +32,7 @@ typedef struct gradient_pass {
   int64_t worker_bytes;
 } gradient_pass;
 
-int32_t gradient_pass_turns(const run *r, const dil_pass *pass) {
+int32_t gradient_pass_turns(const cpu_run *r, const dil_pass *pass) {
   tile_blocks blocks = tile_blocks_plan(r, pass);
   return blocks.shared ? 1 : r->table->heads / r->table->kv_heads;
 }
@@ -42,7 +42,7 @@ int32_t gradient_pass_turns(const run *r, const dil_pass *pass) {
 static gradient_pass gradient_pass_plan(const cpu_gradient_run *g,
                                         const dil_pass *pass) {
   enum { SHARE_LEAST = 512 };
-  const run *r = g->run;
+  const cpu_run *r = g->run;
   int64_t threads = dil_threads_count(r->threads);
   gradient_pass ps = {.of = g, .blocks = tile_blocks_plan(r, pass)};
   ps.turns = ps.blocks.shared ? 1 : r->table->heads / r->table->kv_heads;
@@ -97,12 +97,12 @@ static tile_block find_block(const gradient_pass *ps, int64_t index) {
 /* The worker's keys are those of the block, and its sums stand at `sums`. */
 static void open_block(const gradient_pass *ps, gradient_worker *wk,
                        const tile_block *bk, char *sums) {
-  const run *r = ps->of->run;
+  const cpu_run *r = ps->of->run;
   const dil_table *table = r->table;
   int32_t kv = bk->head / (table->heads / table->kv_heads);
-  dil_progression keys = run_key_progression(r, bk->b);
-  wk->k = run_row_view(&r->call->k, bk->b, kv, keys);
-  wk->v = run_row_view(&r->call->v, bk->b, kv, keys);
+  dil_progression keys = cpu_run_key_progression(r, bk->b);
+  wk->k = cpu_run_row_view(&r->call->k, bk->b, kv, keys);
+  wk->v = cpu_run_row_view(&r->call->v, bk->b, kv, keys);
   wk->tile.low = bk->low;
   wk->tile.high = bk->high;
   wk->dk = (float *)sums;
@@ -118,7 +118,7 @@ static void run_bare_class(const gradient_worker *wk, segment_cell c,
   if (!wanted || !tile->run->table->sinks) return;
   for (int64_t i = 0; i < rows; i++) {
     int64_t t = c.low + class_table_row(&tile->held, index, i);
-    gradient_bare_row(g, &tile->env.env, b, run_row(tile->run, b, t),
+    gradient_bare_row(g, &tile->env.env, b, cpu_run_row(tile->run, b, t),
                       tile->walk.head, wk->sums);
   }
 }
@@ -141,15 +141,15 @@ static void run_cell(gradient_worker *wk, segment_cell c, int64_t b) {
 static void run_strip(const gradient_pass *ps, gradient_worker *wk,
                       const tile_block *bk, int32_t head, int64_t strip) {
   tile_worker *tile = &wk->tile;
-  const run *r = ps->of->run;
+  const cpu_run *r = ps->of->run;
   int64_t from, to;
   tile->walk = tile_blocks_walk(&ps->blocks, head);
   if (!tile->walk.served || bk->first >= bk->last) return;
-  dil_progression progression = run_queries(r, bk->b);
+  dil_progression progression = cpu_run_queries(r, bk->b);
   class_table_reset(&tile->held, &progression);
-  progression = run_key_progression(r, bk->b);
+  progression = cpu_run_key_progression(r, bk->b);
   class_table_reset(&tile->streamed, &progression);
-  run_env_init(r, bk->b, head, &tile->env);
+  cpu_run_env_init(r, bk->b, head, &tile->env);
   tile_block_strip(&ps->blocks, bk, &tile->walk, strip, &from, &to);
   while (from < to) {
     segment_cell c = walk_cell(&tile->walk, from, to);
@@ -183,17 +183,17 @@ static void store_row(const cpu_gradient_target *target, float *sum,
 static void store_class(const gradient_pass *ps, gradient_worker *wk,
                         const tile_block *bk, segment_cell cell, int32_t c,
                         int64_t base) {
-  const run *r = ps->of->run;
+  const cpu_run *r = ps->of->run;
   const dil_table *table = r->table;
   const cpu_gradient_target *target[2] = {&ps->of->dk, &ps->of->dv};
   float *sums[2] = {wk->dk, wk->dv};
   float factor[2] = {r->scale * r->weight, r->weight};
   int32_t kv = bk->head / (table->heads / table->kv_heads);
-  dil_progression keys = run_key_progression(r, bk->b);
+  dil_progression keys = cpu_run_key_progression(r, bk->b);
   int64_t n = class_table_rows(&wk->tile.streamed, c, cell.high - cell.low);
   for (int which = 0; which < 2; which++) {
     if (!target[which]->to.data) continue;
-    row_view out = run_row_view(&target[which]->to, bk->b, kv, keys);
+    row_view out = cpu_run_row_view(&target[which]->to, bk->b, kv, keys);
     int64_t row = dil_code_outer(out.width);
     for (int64_t i = 0; i < n; i++) {
       int64_t t = cell.low + class_table_row(&wk->tile.streamed, c, i);
@@ -209,7 +209,7 @@ static void store_class(const gradient_pass *ps, gradient_worker *wk,
 static void store_block(const gradient_pass *ps, gradient_worker *wk,
                         const tile_block *bk) {
   walk w = tile_blocks_walk(&ps->blocks, bk->head);
-  dil_progression keys = run_key_progression(ps->of->run, bk->b);
+  dil_progression keys = cpu_run_key_progression(ps->of->run, bk->b);
   int64_t base = 0;
   if (!w.served) return;
   class_table_reset(&wk->tile.streamed, &keys);

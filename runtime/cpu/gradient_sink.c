@@ -37,12 +37,12 @@ static float lse_power(float lse) {
 
 void gradient_row(const cpu_gradient_run *g, int64_t b, int64_t n, int32_t head,
                   float *spare, float *lse, float *delta) {
-  const run *r = g->run;
+  const cpu_run *r = g->run;
   int32_t width = r->table->value_dim;
-  dil_progression queries = run_queries(r, b);
+  dil_progression queries = cpu_run_queries(r, b);
   int64_t t = queries.first + n * queries.step;
-  row_view saved = run_row_view(&r->call->o, b, head, queries);
-  row_view given = run_row_view(&g->call->output, b, head, queries);
+  row_view saved = cpu_run_row_view(&r->call->o, b, head, queries);
+  row_view given = cpu_run_row_view(&g->call->output, b, head, queries);
   row_to_f32(row_view_at(&saved, t), saved.dtype, width, spare);
   row_to_f32(row_view_at(&given, t), given.dtype, width, spare + width);
   *lse = lse_power(row_element(&g->lse, b, head, n));
@@ -62,7 +62,7 @@ typedef struct sink_work {
 static void add_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
                     int64_t n, int32_t head, double *const *sums) {
   const dil_table *table = g->run->table;
-  dil_progression queries = run_queries(g->run, b);
+  dil_progression queries = cpu_run_queries(g->run, b);
   int32_t t = (int32_t)(queries.first + n * queries.step);
   float lse, delta, spare[2 * DIL_HEAD_DIM_MAX];
   uint64_t branches = 0;
@@ -77,16 +77,16 @@ static void add_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
 static void add_head(void *context, int64_t list, int32_t worker) {
   const sink_work *work = context;
   const cpu_gradient_run *g = work->g;
-  const run *r = g->run;
+  const cpu_run *r = g->run;
   int64_t heads = r->table->heads;
   double *sums[DIL_INPUT_MAX];
-  run_env env;
+  cpu_run_env env;
   (void)worker;
   gradient_sums(g, list, sums);
   for (int64_t item = list; item < r->B * heads; item += work->lists) {
     int64_t b = item / heads;
     int32_t head = (int32_t)(item % heads);
-    run_env_init(r, b, head, &env);
+    cpu_run_env_init(r, b, head, &env);
     for (int64_t n = 0; n < r->N; n++)
       add_row(g, &env.env, b, n, head, sums);
   }
@@ -102,9 +102,9 @@ dil_status gradient_sinks_run(const cpu_gradient_run *g) {
 
 void gradient_bare_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
                        int64_t n, int32_t head, double *const *sums) {
-  dil_progression queries = run_queries(g->run, b);
+  dil_progression queries = cpu_run_queries(g->run, b);
   int32_t t = (int32_t)(queries.first + n * queries.step);
-  float lse = lse_power(run_row_sink(g->run, b, n, head, 0));
+  float lse = lse_power(cpu_run_row_sink(g->run, b, n, head, 0));
   float delta = -gradient_of_lse(g, b, n, head) / g->run->weight;
   g->code->sink_inputs(1, 0, &t, 1, env, &lse, &delta, sums);
 }

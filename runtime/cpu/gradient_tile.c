@@ -123,13 +123,13 @@ static bool pack_outer(const gradient_worker *wk, const row_view *from,
 }
 
 static void load_rows(gradient_worker *wk, int32_t i, int64_t b) {
-  const run *r = wk->tile.run;
+  const cpu_run *r = wk->tile.run;
   int32_t head = wk->tile.walk.head;
   const query_tile *q = &wk->tile.group[i];
   gradient_rows *rows = &wk->rows[i];
-  dil_progression asked = run_queries(r, b);
-  row_view queries = run_row_view(&r->call->q, b, head, asked);
-  row_view output = run_row_view(&wk->of->call->output, b, head, asked);
+  dil_progression asked = cpu_run_queries(r, b);
+  row_view queries = cpu_run_row_view(&r->call->q, b, head, asked);
+  row_view output = cpu_run_row_view(&wk->of->call->output, b, head, asked);
   pack_queries(&output, q->t, wk->tile.code->lanes, wk->tile.code->pack,
                rows->dot, wk->tile.spare);
   bool finite = pack_outer(wk, &queries, q->t, rows->q);
@@ -152,7 +152,7 @@ static void load_joint(gradient_worker *wk, int32_t i, int64_t count,
                        int64_t b) {
   gradient_rows *rows = &wk->rows[i];
   for (int32_t lane = 0; lane < count; lane++) {
-    int64_t n = run_row(wk->tile.run, b, wk->tile.group[i].t[lane]);
+    int64_t n = cpu_run_row(wk->tile.run, b, wk->tile.group[i].t[lane]);
     gradient_row(wk->of, b, n, wk->tile.walk.head, wk->tile.spare,
                  &rows->lse[lane], &rows->delta[lane]);
   }
@@ -165,12 +165,12 @@ static void load_joint(gradient_worker *wk, int32_t i, int64_t count,
  * its lse unless the joint one holds. */
 static void load_branch(gradient_worker *wk, int32_t i, int64_t count,
                         int64_t b) {
-  const run *r = wk->tile.run;
+  const cpu_run *r = wk->tile.run;
   int32_t lanes = wk->tile.code->lanes, width = r->table->value_dim;
   const query_tile *q = &wk->tile.group[i];
   gradient_rows *rows = &wk->rows[i];
-  row_view given = run_row_view(&wk->of->call->output, b, wk->tile.walk.head,
-                                run_queries(r, b));
+  row_view given = cpu_run_row_view(&wk->of->call->output, b,
+                                    wk->tile.walk.head, cpu_run_queries(r, b));
   float *d = wk->tile.spare;
   for (int32_t lane = 0; lane < count; lane++) {
     double sum = 0;
@@ -179,7 +179,7 @@ static void load_branch(gradient_worker *wk, int32_t i, int64_t count,
       sum += (double)d[at] * q->o[at * lanes + lane];
     bool none = q->l[lane] == 0;
     if (!none) sum /= q->l[lane];
-    int64_t n = run_row(r, b, q->t[lane]);
+    int64_t n = cpu_run_row(r, b, q->t[lane]);
     float dlse = gradient_of_lse(wk->of, b, n, wk->tile.walk.head);
     rows->delta[lane] = (float)(sum - dlse / r->weight);
     if (wk->of->own_lse)
@@ -247,12 +247,12 @@ static void run_branches(gradient_worker *wk, segment_cell held,
 /* ---- dQ ------------------------------------------------------------------ */
 
 static void store_dq(gradient_worker *wk, int32_t i, int64_t count, int64_t b) {
-  const run *r = wk->tile.run;
+  const cpu_run *r = wk->tile.run;
   const dil_tensor *to = &wk->of->dq.to;
   char *out[DIL_LANES_MAX] = {0};
   float factor = wk->tile.env.env.scale * r->weight;
   row_view rows =
-      run_row_view(to, b, wk->tile.walk.head, run_queries(r, b));
+      cpu_run_row_view(to, b, wk->tile.walk.head, cpu_run_queries(r, b));
   for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) {
     wk->tile.mx[lane] = factor;
     if (lane < count)

@@ -5,7 +5,7 @@
  * and largest elements along the last axis, so that a mask over, say, document
  * numbers can skip whole tiles. */
 #include "cpu.h"
-#include "run.h"
+#include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
@@ -24,8 +24,8 @@ typedef struct input_bounds {
 
 static const char *axis_names[] = {"first", "second", "third", "fourth"};
 
-static dil_status input_check(const run *r, int32_t index, const dil_code *code,
-                              const dil_env *env) {
+static dil_status input_check(const cpu_run *r, int32_t index,
+                              const dil_code *code, const dil_env *env) {
   const dil_input *want = &r->table->inputs[index];
   const dil_tensor *have = &r->call->inputs[index];
   if (have->dtype != want->dtype)
@@ -63,7 +63,7 @@ dil_status dil_input_check_count(const dil_table *table, int32_t got) {
                   want > SHOWN ? ", ..." : "", got);
 }
 
-dil_status input_bind(run *r, const dil_code *code) {
+dil_status input_bind(cpu_run *r, const dil_code *code) {
   int32_t count = r->table->input_count;
   dil_status wrong = dil_input_check_count(r->table, r->call->input_count);
   if (wrong) return wrong;
@@ -84,7 +84,7 @@ dil_status input_bind(run *r, const dil_code *code) {
   return DIL_OK;
 }
 
-static bool input_has_summary(const run *r, int32_t index) {
+static bool input_has_summary(const cpu_run *r, int32_t index) {
   const dil_tensor *t = &r->call->inputs[index];
   return r->table->inputs[index].masks && t->rank > 0 &&
          t->shape[t->rank - 1] > BOUNDS_BLOCK;
@@ -97,7 +97,7 @@ static input_bounds input_bounds_size(const dil_tensor *t) {
   return b;
 }
 
-int64_t input_bounds_bytes(const run *r) {
+int64_t input_bounds_bytes(const cpu_run *r) {
   if (r->table->input_count == 0) return 0;
   int64_t bytes =
       round_up((int64_t)sizeof(input_bounds) * r->table->input_count, 64);
@@ -151,7 +151,7 @@ static void input_bounds_fill_one(const dil_tensor *t, input_bounds *b) {
     }
 }
 
-void input_bounds_fill(run *r, void *memory) {
+void input_bounds_fill(cpu_run *r, void *memory) {
   input_bounds *all = memory;
   char *next =
       (char *)memory +
@@ -209,7 +209,7 @@ static bool input_find_line(const dil_tensor *t, int32_t axis,
 void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high) {
-  const run *r = ((const run_env *)env)->run;
+  const cpu_run *r = ((const cpu_run_env *)env)->run;
   const dil_tensor *t = &r->call->inputs[index];
   const input_bounds *summary = r->bounds ? &r->bounds[index] : NULL;
   int64_t size = t->shape[axis], row, offset;

@@ -30,8 +30,8 @@ static void cutter_query_tile(cutter *c, const dil_table *table, int64_t lanes,
   q->words = cutter_cut(c, table->dropout > 0 ? lanes * f : 0);
 }
 
-static int64_t tile_worker_cut(tile_worker *wk, const run *r, int64_t period,
-                               char *memory) {
+static int64_t tile_worker_cut(tile_worker *wk, const cpu_run *r,
+                               int64_t period, char *memory) {
   const dil_table *table = r->table;
   const dil_code *code = r->code[DIL_TILES];
   cutter c = {memory, 0};
@@ -59,7 +59,7 @@ static int64_t tile_worker_cut(tile_worker *wk, const run *r, int64_t period,
 }
 
 /* A worker without its memory. */
-static tile_worker tile_worker_new(const run *r) {
+static tile_worker tile_worker_new(const cpu_run *r) {
   const dil_code *code = r->code[DIL_TILES];
   int64_t k_bytes = pack_key_bytes(r->table->head_dim, code->pack);
   int64_t v_bytes = pack_value_bytes(r->table->value_dim, code->pack);
@@ -71,15 +71,15 @@ static tile_worker tile_worker_new(const run *r) {
                        .range_rows = RANGE_BYTES / (k_bytes + v_bytes)};
 }
 
-int64_t tile_worker_bytes(const run *r, const dil_pass *pass) {
+int64_t tile_worker_bytes(const cpu_run *r, const dil_pass *pass) {
   tile_worker measured = tile_worker_new(r);
-  return tile_worker_cut(&measured, r, run_period(r, pass), NULL);
+  return tile_worker_cut(&measured, r, cpu_run_period(r, pass), NULL);
 }
 
-void tile_worker_init(tile_worker *wk, const run *r, const dil_pass *pass,
+void tile_worker_init(tile_worker *wk, const cpu_run *r, const dil_pass *pass,
                       char *memory) {
   *wk = tile_worker_new(r);
-  tile_worker_cut(wk, r, run_period(r, pass), memory);
+  tile_worker_cut(wk, r, cpu_run_period(r, pass), memory);
 }
 
 /* ---- all keys of a block ------------------------------------------------- */
@@ -120,9 +120,10 @@ static void tile_positions(const tile_worker *wk, segment_cell held, int32_t c,
 
 /* Packs the rows of each tile of the group, and asks for the next tile's. */
 static void tile_load_queries(tile_worker *wk, int64_t b) {
-  const run *r = wk->run;
+  const cpu_run *r = wk->run;
   int32_t lanes = wk->code->lanes;
-  row_view q = run_row_view(&r->call->q, b, wk->walk.head, run_queries(r, b));
+  row_view q =
+      cpu_run_row_view(&r->call->q, b, wk->walk.head, cpu_run_queries(r, b));
   pack_fetch_queries(&q, wk->group[0].t, lanes);
   for (int32_t i = 0; i < wk->group_count; i++) {
     const query_tile *now = &wk->group[i];
@@ -135,9 +136,10 @@ static void tile_load_queries(tile_worker *wk, int64_t b) {
 /* The state that an earlier pass left of a row. */
 static void tile_resume_row(tile_worker *wk, int64_t b, int32_t lane) {
   int32_t lanes = wk->code->lanes, width = wk->run->table->value_dim;
-  int64_t n = run_row(wk->run, b, wk->q->t[lane]);
-  const float *row = (const float *)run_output(wk->run, b, n, wk->walk.head);
-  state_begin(*run_lse(wk->run, b, n, wk->walk.head), &wk->q->m[lane],
+  int64_t n = cpu_run_row(wk->run, b, wk->q->t[lane]);
+  const float *row =
+      (const float *)cpu_run_output(wk->run, b, n, wk->walk.head);
+  state_begin(*cpu_run_lse(wk->run, b, n, wk->walk.head), &wk->q->m[lane],
               &wk->q->l[lane]);
   if (wk->q->l[lane] == 0) return;
   for (int32_t d = 0; d < width; d++) wk->q->o[d * lanes + lane] = row[d];
@@ -155,21 +157,21 @@ static void tile_load_state(tile_worker *wk, uint64_t branches, int64_t b) {
     for (int32_t lane = 0; lane < lanes; lane++) tile_resume_row(wk, b, lane);
     return;
   }
-  run_sinks(wk->run, &wk->env.env, branches, wk->q->t, lanes, wk->mx);
+  cpu_run_sinks(wk->run, &wk->env.env, branches, wk->q->t, lanes, wk->mx);
   for (int32_t lane = 0; lane < lanes; lane++)
     state_begin(wk->mx[lane], &wk->q->m[lane], &wk->q->l[lane]);
 }
 
 static void tile_store_rows(tile_worker *wk, int64_t b, int64_t count) {
-  const run *r = wk->run;
+  const cpu_run *r = wk->run;
   char *out[DIL_LANES_MAX] = {0};
   for (int32_t lane = 0; lane < wk->code->lanes; lane++) {
     bool none = wk->q->l[lane] == 0;
     wk->mx[lane] = none ? 0 : r->weight / wk->q->l[lane];
     if (lane >= count) continue;
-    int64_t n = run_row(r, b, wk->q->t[lane]);
-    out[lane] = run_output(r, b, n, wk->walk.head);
-    float *lse = run_lse(r, b, n, wk->walk.head);
+    int64_t n = cpu_run_row(r, b, wk->q->t[lane]);
+    out[lane] = cpu_run_output(r, b, n, wk->walk.head);
+    float *lse = cpu_run_lse(r, b, n, wk->walk.head);
     if (lse && wk->finish != FINISH_ADD)
       *lse =
           none ? -INFINITY : wk->q->m[lane] * DIL_LN_2 + logf(wk->q->l[lane]);

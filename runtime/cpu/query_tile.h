@@ -2,7 +2,7 @@
 #ifndef DIL_RUNTIME_CPU_QUERY_TILE_H
 #define DIL_RUNTIME_CPU_QUERY_TILE_H
 
-#include "run.h"
+#include "cpu_run.h"
 
 enum {
   TILE_GROUP = 8,       /* tiles that share a range of keys in the cache */
@@ -32,9 +32,9 @@ typedef void (*key_visit)(struct tile_worker *wk, const packed_range *keys,
 
 /* Buffers of one worker, cut from its scratch. */
 typedef struct tile_worker {
-  const run *run;
+  const cpu_run *run;
   const dil_code *code;
-  run_env env;
+  cpu_run_env env;
   walk walk;
   class_table held, streamed; /* of query rows, of key rows */
   finish finish;
@@ -61,8 +61,8 @@ typedef struct tile_worker {
   char *v_clean;            /* a copy of a value tile without bad rows */
 } tile_worker;
 
-int64_t tile_worker_bytes(const run *r, const dil_pass *pass);
-void tile_worker_init(tile_worker *wk, const run *r, const dil_pass *pass,
+int64_t tile_worker_bytes(const cpu_run *r, const dil_pass *pass);
+void tile_worker_init(tile_worker *wk, const cpu_run *r, const dil_pass *pass,
                       char *memory);
 /* Computes rows n0..n1-1 (at most TILE_GROUP * lanes) of class c of the held
  * cell, over all keys of the block. */

@@ -9,7 +9,7 @@
  * and their states are merged in order, as in Flash-Decoding (Dao, Haziza,
  * Massa and Sizov 2023, on the PyTorch blog). The number of splits depends on
  * the shape of the call alone. */
-#include "run.h"
+#include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
 #include "runtime/observe/watch.h"
@@ -43,7 +43,7 @@ typedef struct row_worker {
 } row_worker;
 
 typedef struct row_pass {
-  const run *run;
+  const cpu_run *run;
   const dil_pass *pass;
   const dil_code *code;
   int64_t group;          /* query heads a K/V head */
@@ -57,17 +57,17 @@ typedef struct row_pass {
 
 /* ---- shape of the work and memory ---------------------------------------- */
 
-static int64_t row_state_count(const run *r) {
+static int64_t row_state_count(const cpu_run *r) {
   return r->B * r->N * r->table->heads;
 }
 
 /* Memory of the class table, which only `union` needs. */
-static int64_t row_class_area(const run *r, const dil_pass *pass) {
+static int64_t row_class_area(const cpu_run *r, const dil_pass *pass) {
   if (r->table->combine != DIL_COMBINE_UNION) return 0;
-  return round_up((int64_t)class_table_size(run_period(r, pass)), 64);
+  return round_up((int64_t)class_table_size(cpu_run_period(r, pass)), 64);
 }
 
-static int64_t row_worker_area(const run *r, const dil_pass *pass) {
+static int64_t row_worker_area(const cpu_run *r, const dil_pass *pass) {
   int64_t width = round_up(r->table->head_dim, 16) +
                   round_up(r->table->value_dim, 16);
   return round_up((int64_t)sizeof(row_worker), 64) +
@@ -75,7 +75,7 @@ static int64_t row_worker_area(const run *r, const dil_pass *pass) {
          row_class_area(r, pass);
 }
 
-static row_pass row_pass_plan(const run *r, const dil_pass *pass) {
+static row_pass row_pass_plan(const cpu_run *r, const dil_pass *pass) {
   const dil_table *table = r->table;
   row_pass w = {.run = r, .pass = pass, .code = r->code[DIL_ROWS]};
   int64_t dilation = INT64_MAX;
@@ -99,7 +99,7 @@ static int64_t row_states_bytes(const row_pass *w) {
          (int64_t)sizeof(float);
 }
 
-int64_t row_pass_bytes(const run *r, const dil_pass *pass) {
+int64_t row_pass_bytes(const cpu_run *r, const dil_pass *pass) {
   row_pass w = row_pass_plan(r, pass);
   return round_up(row_states_bytes(&w), 64) +
          dil_threads_count(r->threads) * w.worker_bytes;
@@ -122,7 +122,7 @@ static void row_worker_init(const row_pass *w, char *at) {
     at += round_up(table->value_dim, 16) * (int64_t)sizeof(float);
   }
   if (row_class_area(w->run, w->pass))
-    class_table_init(&wk->streamed, run_period(w->run, w->pass), at);
+    class_table_init(&wk->streamed, cpu_run_period(w->run, w->pass), at);
 }
 
 /* ---- the keys of one row ------------------------------------------------- */
@@ -136,7 +136,7 @@ typedef struct key_sequence {
 
 typedef struct row_source { /* the keys and values of a work item */
   row_view k, v;
-  run_env env;
+  cpu_run_env env;
 } row_source;
 
 static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
@@ -285,20 +285,21 @@ static void row_set_head(const row_pass *w, const query_row *q,
  * pass left. Only the first split of the keys starts from it. */
 static float row_start(const row_pass *w, const query_row *q,
                        const row_source *at, int64_t b) {
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   int32_t t = (int32_t)q->t;
   float sink;
-  if (run_finish(r, q->head) == FINISH_RESUME)
-    return *run_lse(r, b, q->n, q->head);
-  run_sinks(r, &at->env.env, q->selected, &t, 1, &sink);
+  if (cpu_run_finish(r, q->head) == FINISH_RESUME)
+    return *cpu_run_lse(r, b, q->n, q->head);
+  cpu_run_sinks(r, &at->env.env, q->selected, &t, 1, &sink);
   return sink;
 }
 
 static void row_begin(const row_pass *w, query_row *q, row_source *at,
                       int64_t b, bool first) {
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   int32_t t = (int32_t)q->t;
-  row_view from = run_row_view(&r->call->q, b, q->head, run_queries(r, b));
+  row_view from =
+      cpu_run_row_view(&r->call->q, b, q->head, cpu_run_queries(r, b));
   int32_t width = r->table->value_dim;
   row_to_f32(row_view_at(&from, q->t), from.dtype, from.width, q->q);
   memset(q->acc, 0, (size_t)width * sizeof(float));
@@ -307,20 +308,20 @@ static void row_begin(const row_pass *w, query_row *q, row_source *at,
     w->code->dropout_words(&t, 1, DIL_DROPOUT_ROW, &at->env.env, &q->word);
   state_begin(first ? row_start(w, q, at, b) : -INFINITY, &q->state[0],
               &q->state[1]);
-  if (q->state[1] != 0 && run_finish(r, q->head) == FINISH_RESUME)
-    memcpy(q->acc, run_output(r, b, q->n, q->head),
+  if (q->state[1] != 0 && cpu_run_finish(r, q->head) == FINISH_RESUME)
+    memcpy(q->acc, cpu_run_output(r, b, q->n, q->head),
            (size_t)width * sizeof(float));
 }
 
 static void row_finish(const row_pass *w, int64_t b, int64_t n, int32_t head,
                        const float *state, float *acc) {
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   int32_t width = r->table->value_dim;
-  finish how = run_finish(r, head);
+  finish how = cpu_run_finish(r, head);
   bool none = state[1] == 0;
   float factor = none ? 0 : r->weight / state[1];
-  char *out = run_output(r, b, n, head);
-  float *lse = run_lse(r, b, n, head);
+  char *out = cpu_run_output(r, b, n, head);
+  float *lse = cpu_run_lse(r, b, n, head);
   for (int32_t d = 0; d < width; d++) acc[d] = none ? 0 : acc[d] * factor;
   if (how == FINISH_ADD) {
     for (int32_t d = 0; d < width; d++) ((float *)out)[d] += acc[d];
@@ -344,7 +345,7 @@ static void row_advance(const row_pass *w, row_worker *wk, query_row *q,
 
 static float *row_state(const row_pass *w, int64_t split, int64_t b, int64_t n,
                         int32_t head) {
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   int64_t row_index = (b * r->N + n) * r->table->heads + head;
   return w->states + (split * row_state_count(r) + row_index) * w->state_floats;
 }
@@ -364,9 +365,9 @@ static void row_end(const row_pass *w, query_row *q, int64_t b, int64_t split) {
 static int32_t row_batch_begin(const row_pass *w, row_worker *wk,
                                row_source *at, int64_t b, int32_t kv,
                                int64_t batch, int64_t split) {
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   int64_t all = r->N * w->group;
-  dil_progression progression = run_queries(r, b);
+  dil_progression progression = cpu_run_queries(r, b);
   int32_t count = 0;
   for (int64_t i = batch * BATCH; i < minimum(all, (batch + 1) * BATCH); i++) {
     query_row *q = &wk->row[count];
@@ -383,7 +384,7 @@ static int32_t row_batch_begin(const row_pass *w, row_worker *wk,
 
 static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
   const row_pass *w = context;
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   row_worker *wk = (row_worker *)(w->workers + worker_index * w->worker_bytes);
   int64_t begin = trace_begin();
   int64_t split = item % w->splits;
@@ -391,14 +392,14 @@ static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
   int64_t unit = item / w->splits / w->batches;
   int64_t b = unit / r->table->kv_heads;
   int32_t kv = (int32_t)(unit % r->table->kv_heads);
-  dil_progression progression = run_key_progression(r, b);
+  dil_progression progression = cpu_run_key_progression(r, b);
   int64_t span = progression_end(progression) - progression.first;
   int64_t share = round_up((span + w->splits - 1) / w->splits, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
-  row_source at = {run_row_view(&r->call->k, b, kv, progression),
-                   run_row_view(&r->call->v, b, kv, progression),
+  row_source at = {cpu_run_row_view(&r->call->k, b, kv, progression),
+                   cpu_run_row_view(&r->call->v, b, kv, progression),
                    {{0}, NULL}};
-  run_env_init(r, b, 0, &at.env);
+  cpu_run_env_init(r, b, 0, &at.env);
   int32_t count = row_batch_begin(w, wk, &at, b, kv, batch, split);
   for (int32_t i = 0; i < count; i++) row_reach(w, &wk->row[i], &low, &high);
   low = maximum(low, progression.first + split * share);
@@ -417,7 +418,7 @@ static void row_merge_splits(void *context, int64_t item,
                              int32_t worker_index) {
   (void)worker_index;
   const row_pass *w = context;
-  const run *r = w->run;
+  const cpu_run *r = w->run;
   int32_t head = (int32_t)(item % r->table->heads);
   int64_t n = item / r->table->heads % r->N;
   int64_t b = item / r->table->heads / r->N;
@@ -441,12 +442,12 @@ static int64_t row_item_count(const row_pass *w) {
   return w->run->B * w->run->table->kv_heads * w->batches * w->splits;
 }
 
-int64_t row_pass_watch_rows(const run *r, const dil_pass *pass) {
+int64_t row_pass_watch_rows(const cpu_run *r, const dil_pass *pass) {
   row_pass w = row_pass_plan(r, pass);
   return row_item_count(&w) * BATCH;
 }
 
-dil_status row_pass_run(run *r, const dil_pass *pass) {
+dil_status row_pass_run(cpu_run *r, const dil_pass *pass) {
   row_pass w = row_pass_plan(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   w.states = (float *)r->scratch;

@@ -4,12 +4,12 @@
  * number a row, in the units of lse; -inf without sinks, NaN where the row is
  * to be NaN. Whoever starts a row starts it with this; whoever resumes it does
  * not, so that a sink counts once. */
-#include "run.h"
+#include "cpu_run.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
 
-void run_sinks(const run *r, const dil_env *env, uint64_t branches,
-               const int32_t *t, int64_t n, float *s) {
+void cpu_run_sinks(const cpu_run *r, const dil_env *env, uint64_t branches,
+                   const int32_t *t, int64_t n, float *s) {
   const dil_code *tiles = r->code[DIL_TILES], *single = r->code[DIL_ROWS];
   for (int64_t i = 0; i < n; i++) s[i] = -INFINITY;
   if (r->table->sinks)
@@ -18,20 +18,20 @@ void run_sinks(const run *r, const dil_env *env, uint64_t branches,
     if (s[i] == INFINITY) s[i] = NAN;
 }
 
-float run_row_sink(const run *r, int64_t b, int64_t n, int32_t h,
-                   uint64_t among) {
-  dil_progression queries = run_queries(r, b);
+float cpu_run_row_sink(const cpu_run *r, int64_t b, int64_t n, int32_t h,
+                       uint64_t among) {
+  dil_progression queries = cpu_run_queries(r, b);
   int32_t t = (int32_t)(queries.first + n * queries.step);
-  run_env env;
+  cpu_run_env env;
   float s;
   if (!r->table->sinks) return -INFINITY;
-  run_env_init(r, b, h, &env);
-  run_sinks(r, &env.env, walk_selecting(r->table, among, h, t), &t, 1, &s);
+  cpu_run_env_init(r, b, h, &env);
+  cpu_run_sinks(r, &env.env, walk_selecting(r->table, among, h, t), &t, 1, &s);
   return s;
 }
 
-void run_bare_row(const run *r, dil_dtype dtype, float sink, char *o,
-                  float *lse) {
+void cpu_run_bare_row(const cpu_run *r, dil_dtype dtype, float sink, char *o,
+                      float *lse) {
   float row[DIL_HEAD_DIM_MAX];
   for (int32_t d = 0; d < r->table->value_dim; d++)
     row[d] = isnan(sink) ? NAN : 0;

@@ -81,19 +81,19 @@ static bool is_backwards(const dil_table *table, uint64_t branches) {
 }
 
 /* The most query rows of a batch row that stand before position 0. */
-static int64_t rows_before_keys(const run *r) {
+static int64_t rows_before_keys(const cpu_run *r) {
   int64_t most = 0;
   for (int64_t b = 0; b < r->B; b++)
-    most = maximum(most, -run_queries(r, b).first);
+    most = maximum(most, -cpu_run_queries(r, b).first);
   return most;
 }
 
-tile_blocks tile_blocks_plan(const run *r, const dil_pass *pass) {
+tile_blocks tile_blocks_plan(const cpu_run *r, const dil_pass *pass) {
   tile_blocks of = {.run = r, .pass = pass};
   const dil_table *table = r->table;
   dil_progression keys =
       r->shard ? r->shard->keys : (dil_progression){0, 1, r->M};
-  dil_progression asked = run_queries(r, 0);
+  dil_progression asked = cpu_run_queries(r, 0);
   int64_t whole = r->shard ? r->shard->M : r->M;
   of.shared = can_share(table, pass);
   of.backwards = is_backwards(table, pass->branches);
@@ -115,12 +115,12 @@ tile_blocks tile_blocks_plan(const run *r, const dil_pass *pass) {
 /* ---- one block ----------------------------------------------------------- */
 
 tile_block tile_block_find(const tile_blocks *of, int64_t index) {
-  const run *r = of->run;
+  const cpu_run *r = of->run;
   int64_t at = index % of->blocks_a_unit;
   int64_t unit = index / of->blocks_a_unit;
   tile_block bk = {.b = unit / of->units};
-  dil_progression keys = run_key_progression(r, bk.b),
-                  asked = run_queries(r, bk.b);
+  dil_progression keys = cpu_run_key_progression(r, bk.b),
+                  asked = cpu_run_queries(r, bk.b);
   int64_t low = (at + of->block_first) * of->length, high = low + of->length;
   bk.heads = (int32_t)(r->table->heads / of->units);
   bk.head = (int32_t)(unit % of->units) * bk.heads;

@@ -6,12 +6,12 @@
 #ifndef DIL_RUNTIME_CPU_TILE_BLOCK_H
 #define DIL_RUNTIME_CPU_TILE_BLOCK_H
 
-#include "run.h"
+#include "cpu_run.h"
 
 enum { STRIP = 1024 }; /* query rows of a strip, at dilation 1 */
 
 typedef struct tile_blocks {
-  const run *run;
+  const cpu_run *run;
   const dil_pass *pass;
   bool shared;            /* query heads of a K/V head share packed rows */
   bool backwards;         /* later strips are longer: hand them out first */
@@ -26,7 +26,7 @@ typedef struct tile_blocks {
   int64_t packed_classes; /* the runs of them that are rounded up, at most */
 } tile_blocks;
 
-tile_blocks tile_blocks_plan(const run *r, const dil_pass *pass);
+tile_blocks tile_blocks_plan(const cpu_run *r, const dil_pass *pass);
 
 /* One block, found by arithmetic from its number. */
 typedef struct tile_block {

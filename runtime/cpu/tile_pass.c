@@ -34,7 +34,7 @@ typedef struct tile_pass {
 
 /* ---- shape of the work and memory ---------------------------------------- */
 
-static tile_pass tile_pass_plan(const run *r, const dil_pass *pass) {
+static tile_pass tile_pass_plan(const cpu_run *r, const dil_pass *pass) {
   tile_pass ts = {.of = tile_blocks_plan(r, pass)};
   int64_t threads = dil_threads_count(r->threads);
   ts.packs = maximum((ts.of.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
@@ -61,7 +61,7 @@ static int64_t tile_worker_area(const tile_pass *ts) {
   return tile_worker_bytes(ts->of.run, ts->of.pass);
 }
 
-int64_t tile_pass_bytes(const run *r, const dil_pass *pass) {
+int64_t tile_pass_bytes(const cpu_run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   return round_up(ts.buffers * (int64_t)sizeof(block_buffer), 64) +
@@ -115,12 +115,12 @@ static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
                             block_buffer *buffer, const walk *w,
                             segment_cell c, const class_table *s, int64_t base,
                             int64_t from, int64_t to) {
-  const run *r = ts->of.run;
+  const cpu_run *r = ts->of.run;
   dil_pack pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
-  dil_progression keys = run_key_progression(r, bk->b);
-  row_view k = run_row_view(&r->call->k, bk->b, kv, keys);
-  row_view v = run_row_view(&r->call->v, bk->b, kv, keys);
+  dil_progression keys = cpu_run_key_progression(r, bk->b);
+  row_view k = cpu_run_row_view(&r->call->k, bk->b, kv, keys);
+  row_view v = cpu_run_row_view(&r->call->v, bk->b, kv, keys);
   bool finite = true;
   for (int32_t i = 0; i < s->count; i++) {
     if (!s->branches[i]) continue;
@@ -163,7 +163,7 @@ static void block_pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
   block_buffer *buffer = buffer_of(ts, index);
   counter_wait(&buffer->done, generation_of(ts, index) * ts->strips);
   if (bk.first < bk.last && walk_served(ts->of.run->table, ts->of.pass, bk.head)) {
-    dil_progression keys = run_key_progression(ts->of.run, bk.b);
+    dil_progression keys = cpu_run_key_progression(ts->of.run, bk.b);
     class_table_reset(&wk->streamed, &keys);
     block_pack_chunk(ts, &bk, index, chunk, wk);
   }
@@ -175,19 +175,20 @@ static void block_pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
 /* Rows that no branch selects. */
 static void strip_bare_rows(const tile_worker *wk, segment_cell c,
                             int32_t class_index, int64_t b) {
-  const run *r = wk->run;
+  const cpu_run *r = wk->run;
   int64_t n = class_table_rows(&wk->held, class_index, c.high - c.low);
   for (int64_t i = 0; i < n; i++) {
     int32_t t = (int32_t)(c.low + class_table_row(&wk->held, class_index, i));
-    int64_t row = run_row(r, b, t);
+    int64_t row = cpu_run_row(r, b, t);
     float sink;
-    run_sinks(r, &wk->env.env, 0, &t, 1, &sink);
-    run_bare_row(r, r->table->dtype, sink, run_output(r, b, row, wk->walk.head),
-                 run_lse(r, b, row, wk->walk.head));
+    cpu_run_sinks(r, &wk->env.env, 0, &t, 1, &sink);
+    cpu_run_bare_row(r, r->table->dtype, sink,
+                     cpu_run_output(r, b, row, wk->walk.head),
+                     cpu_run_lse(r, b, row, wk->walk.head));
   }
 }
 
-static void strip_run_cell(tile_worker *wk, segment_cell c, int64_t b) {
+static void strip_compute_cell(tile_worker *wk, segment_cell c, int64_t b) {
   int64_t most = TILE_GROUP * wk->code->lanes;
   walk_classes(&wk->walk, c, &wk->held);
   for (int32_t i = 0; i < wk->held.count; i++) {
@@ -201,27 +202,27 @@ static void strip_run_cell(tile_worker *wk, segment_cell c, int64_t b) {
   }
 }
 
-static void strip_run(const tile_pass *ts, const tile_block *bk, int64_t strip,
-                      int32_t head, tile_worker *wk) {
+static void strip_compute(const tile_pass *ts, const tile_block *bk,
+                          int64_t strip, int32_t head, tile_worker *wk) {
   wk->walk = tile_blocks_walk(&ts->of, head);
   if (!wk->walk.served) return;
-  dil_progression progression = run_queries(ts->of.run, bk->b);
+  dil_progression progression = cpu_run_queries(ts->of.run, bk->b);
   class_table_reset(&wk->held, &progression);
-  progression = run_key_progression(ts->of.run, bk->b);
+  progression = cpu_run_key_progression(ts->of.run, bk->b);
   class_table_reset(&wk->streamed, &progression);
   int64_t from, to;
   tile_block_strip(&ts->of, bk, &wk->walk, strip, &from, &to);
-  run_env_init(ts->of.run, bk->b, head, &wk->env);
-  wk->finish = run_finish(ts->of.run, head);
+  cpu_run_env_init(ts->of.run, bk->b, head, &wk->env);
+  wk->finish = cpu_run_finish(ts->of.run, head);
   while (from < to) {
     segment_cell c = walk_cell(&wk->walk, from, to);
-    strip_run_cell(wk, c, bk->b);
+    strip_compute_cell(wk, c, bk->b);
     from = c.high;
   }
 }
 
-static void strip_run_item(const tile_pass *ts, int64_t index, int64_t item,
-                           tile_worker *wk) {
+static void strip_compute_item(const tile_pass *ts, int64_t index, int64_t item,
+                               tile_worker *wk) {
   tile_block bk = tile_block_find(&ts->of, index);
   block_buffer *buffer = buffer_of(ts, index);
   counter_wait(&buffer->packed, (generation_of(ts, index) + 1) * ts->packs);
@@ -233,7 +234,7 @@ static void strip_run_item(const tile_pass *ts, int64_t index, int64_t item,
   wk->low = bk.low;
   wk->high = bk.high;
   if (bk.first < bk.last)
-    strip_run(ts, &bk, strip, bk.head + (int32_t)(item / a_head), wk);
+    strip_compute(ts, &bk, strip, bk.head + (int32_t)(item / a_head), wk);
   atomic_fetch_add_explicit(&buffer->done, 1, memory_order_release);
 }
 
@@ -249,19 +250,19 @@ static void tile_pass_work(void *context, int64_t item, int32_t worker) {
   if (first)
     block_pack_item(ts, 0, item, wk);
   else if (!packs)
-    strip_run_item(ts, index, rest - ts->packs, wk);
+    strip_compute_item(ts, index, rest - ts->packs, wk);
   else if (index + 1 < ts->of.blocks)
     block_pack_item(ts, index + 1, rest, wk);
   if (!packs) watch_add(ts->of.run->call->watch, STRIP);
   trace_end(begin, "work", packs ? "pack" : "strip", NULL, item);
 }
 
-int64_t tile_pass_watch_rows(const run *r, const dil_pass *pass) {
+int64_t tile_pass_watch_rows(const cpu_run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
   return ts.of.blocks * ts.strips * STRIP;
 }
 
-dil_status tile_pass_run(run *r, const dil_pass *pass) {
+dil_status tile_pass_run(cpu_run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
   tile_pass_cut_scratch(&ts);
   return dil_threads_run(r->threads,

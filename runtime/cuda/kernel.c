@@ -9,7 +9,7 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
-#include "runtime/cpu/run.h"
+#include "runtime/cpu/cpu_run.h"
 #include "runtime/rowset/walk.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ static dil_status kernel_check_input(const dil_cuda_kernel *k,
 dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
                              const dil_shard *shard, cuda_run *r) {
   dil_call seen = *call;
-  run checked = {.table = k->table, .call = &seen, .shard = shard};
+  cpu_run checked = {.table = k->table, .call = &seen, .shard = shard};
   seen.lengths = NULL;
   dil_status status =
       shard ? dil_shard_check(&checked) : dil_run_check(&checked);

@@ -1,6 +1,7 @@
-/* run.h - one run of a kernel on a processor: a call, from check to output. */
-#ifndef DIL_RUNTIME_CPU_RUN_H
-#define DIL_RUNTIME_CPU_RUN_H
+/* cpu_run.h - one run of a kernel on a processor: a call, from check to output.
+ */
+#ifndef DIL_RUNTIME_CPU_CPU_RUN_H
+#define DIL_RUNTIME_CPU_CPU_RUN_H
 
 #include "pack.h"
 #include "runtime/call.h"
@@ -15,7 +16,7 @@ typedef enum finish {
 } finish;
 
 /* One run: the call, the facts that follow from it, and its memory. */
-typedef struct run {
+typedef struct cpu_run {
   const dil_table *table;
   const dil_code *code[DIL_VARIANT_COUNT];
   const dil_call *call;
@@ -34,53 +35,54 @@ typedef struct run {
   const bool *chained;     /* [heads]: touched by more than one pass */
   char *scratch;           /* 64-byte aligned */
   int64_t scratch_bytes;
-} run;
+} cpu_run;
 
-static inline int64_t run_keys(const run *r, int64_t b) {
+static inline int64_t cpu_run_keys(const cpu_run *r, int64_t b) {
   return r->call->lengths ? r->call->lengths[b] : r->M;
 }
 /* The positions of the call's query rows, and of its key rows. */
-static inline dil_progression run_queries(const run *r, int64_t b) {
+static inline dil_progression cpu_run_queries(const cpu_run *r, int64_t b) {
   if (r->shard) return r->shard->queries;
-  return (dil_progression){run_keys(r, b) - r->N, 1, r->N};
+  return (dil_progression){cpu_run_keys(r, b) - r->N, 1, r->N};
 }
-static inline dil_progression run_key_progression(const run *r, int64_t b) {
+static inline dil_progression cpu_run_key_progression(const cpu_run *r,
+                                                      int64_t b) {
   if (r->shard) return r->shard->keys;
-  return (dil_progression){0, 1, run_keys(r, b)};
+  return (dil_progression){0, 1, cpu_run_keys(r, b)};
 }
 /* The query row at position t. */
-static inline int64_t run_row(const run *r, int64_t b, int64_t t) {
-  dil_progression c = run_queries(r, b);
+static inline int64_t cpu_run_row(const cpu_run *r, int64_t b, int64_t t) {
+  dil_progression c = cpu_run_queries(r, b);
   return c.step == 1 ? t - c.first : (t - c.first) / c.step;
 }
 /* The period of a pass's classes among the rows of this run, or their number
  * where there are fewer. */
-int64_t run_period(const run *r, const dil_pass *pass);
+int64_t cpu_run_period(const cpu_run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
-DIL_API dil_status dil_run_check(run *r); /* dilrt-cuda.so calls it, too */
+DIL_API dil_status dil_run_check(cpu_run *r); /* dilrt-cuda.so calls it, too */
 /* The same, and against r->shard, which is set. */
-DIL_API dil_status dil_shard_check(run *r);
+DIL_API dil_status dil_shard_check(cpu_run *r);
 /* DIL_USAGE unless the tensor has this shape and dtype, and memory that is
  * aligned, its last dimension contiguous. */
-dil_status run_check_tensor(const char *name, const dil_tensor *t,
-                            dil_dtype dtype, const int64_t want[4]);
+dil_status cpu_run_check_tensor(const char *name, const dil_tensor *t,
+                                dil_dtype dtype, const int64_t want[4]);
 /* The variant of code that a pass of this run takes. */
-dil_variant run_variant(const run *r, const dil_pass *pass);
+dil_variant cpu_run_variant(const cpu_run *r, const dil_pass *pass);
 /* Scratch bytes of the whole run, and the run in that much memory. */
-int64_t run_bytes(const run *r);
-dil_status run_passes(run *r, char *memory);
+int64_t cpu_run_bytes(const cpu_run *r);
+dil_status cpu_run_passes(cpu_run *r, char *memory);
 /* The same for a shard: begins its state, advances it, rounds it to the
  * output. */
-dil_status run_begin(run *r);
-dil_status run_advance(run *r, char *memory);
-dil_status run_end(run *r);
+dil_status cpu_run_begin(cpu_run *r);
+dil_status cpu_run_advance(cpu_run *r, char *memory);
+dil_status cpu_run_end(cpu_run *r);
 
-finish run_finish(const run *r, int32_t head);
+finish cpu_run_finish(const cpu_run *r, int32_t head);
 /* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
-char *run_output(const run *r, int64_t b, int64_t n, int32_t h);
-float *run_lse(const run *r, int64_t b, int64_t n, int32_t h);
-row_view run_row_view(const dil_tensor *tensor, int64_t b, int32_t head,
-                      dil_progression progression);
+char *cpu_run_output(const cpu_run *r, int64_t b, int64_t n, int32_t h);
+float *cpu_run_lse(const cpu_run *r, int64_t b, int64_t n, int32_t h);
+row_view cpu_run_row_view(const dil_tensor *tensor, int64_t b, int32_t head,
+                          dil_progression progression);
 
 /* Hands out 64-byte aligned memory; where base is NULL it only counts. */
 typedef struct cutter {
@@ -95,11 +97,11 @@ static inline void *cutter_cut(cutter *c, int64_t bytes) {
 }
 
 /* An environment for expressions that also finds the bounds of inputs. */
-typedef struct run_env {
+typedef struct cpu_run_env {
   dil_env env; /* first: the generated code sees only this */
-  const run *run;
-} run_env;
-void run_env_init(const run *r, int64_t b, int32_t h, run_env *env);
+  const cpu_run *run;
+} cpu_run_env;
+void cpu_run_env_init(const cpu_run *r, int64_t b, int32_t h, cpu_run_env *env);
 
 /* ---- sink.c: what rows begin with ---------------------------------------- */
 
@@ -112,23 +114,23 @@ static inline void state_begin(float lse, float *m, float *l) {
   *l = __builtin_nanf("");
 }
 /* The sinks of n rows at positions t, which these branches select. */
-void run_sinks(const run *r, const dil_env *env, uint64_t branches,
-               const int32_t *t, int64_t n, float *s);
+void cpu_run_sinks(const cpu_run *r, const dil_env *env, uint64_t branches,
+                   const int32_t *t, int64_t n, float *s);
 /* Those of query row n of (b, h), of the branches in `among`. */
-float run_row_sink(const run *r, int64_t b, int64_t n, int32_t h,
-                   uint64_t among);
+float cpu_run_row_sink(const cpu_run *r, int64_t b, int64_t n, int32_t h,
+                       uint64_t among);
 /* A row without a key: 0 or NaN, and its lse (NULL: not wanted). */
-void run_bare_row(const run *r, dil_dtype dtype, float sink, char *o,
-                  float *lse);
+void cpu_run_bare_row(const cpu_run *r, dil_dtype dtype, float sink, char *o,
+                      float *lse);
 
 /* ---- input.c: declared inputs at a call ---------------------------------- */
 
 /* Binds and checks the call's inputs; needs r->call, B, N, M and a `dimension`
  * function of the kernel. */
-dil_status input_bind(run *r, const dil_code *code);
+dil_status input_bind(cpu_run *r, const dil_code *code);
 /* Blockwise bounds along the last axis, once a call. */
-int64_t input_bounds_bytes(const run *r);
-void input_bounds_fill(run *r, void *memory);
+int64_t input_bounds_bytes(const cpu_run *r);
+void input_bounds_fill(cpu_run *r, void *memory);
 void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high);
@@ -136,12 +138,12 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
 /* ---- tile_pass.c and row_pass.c: the two ways to run a pass -------------- */
 
 /* Scratch bytes for a pass, and the pass itself. */
-int64_t tile_pass_bytes(const run *r, const dil_pass *pass);
-dil_status tile_pass_run(run *r, const dil_pass *pass);
-int64_t row_pass_bytes(const run *r, const dil_pass *pass);
-dil_status row_pass_run(run *r, const dil_pass *pass);
+int64_t tile_pass_bytes(const cpu_run *r, const dil_pass *pass);
+dil_status tile_pass_run(cpu_run *r, const dil_pass *pass);
+int64_t row_pass_bytes(const cpu_run *r, const dil_pass *pass);
+dil_status row_pass_run(cpu_run *r, const dil_pass *pass);
 /* The call's watch grows by this with each run of the pass. */
-int64_t tile_pass_watch_rows(const run *r, const dil_pass *pass);
-int64_t row_pass_watch_rows(const run *r, const dil_pass *pass);
+int64_t tile_pass_watch_rows(const cpu_run *r, const dil_pass *pass);
+int64_t row_pass_watch_rows(const cpu_run *r, const dil_pass *pass);
 
 #endif
