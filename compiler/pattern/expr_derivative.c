@@ -47,6 +47,10 @@ static expr *compare(const derivation *d, expr_op op, const expr *x,
   return tree(d, op, TYPE_CONDITION, (const expr *[]){x, y}, 2);
 }
 
+static expr *either(const derivation *d, const expr *x, const expr *y) {
+  return tree(d, EXPR_OR, TYPE_CONDITION, (const expr *[]){x, y}, 2);
+}
+
 static bool is_real_constant(const expr *e, double x) {
   return e->op == EXPR_REAL && e->real == x;
 }
@@ -76,13 +80,15 @@ static expr *difference(const derivation *d, expr *x, expr *y) {
   return binary(d, EXPR_SUB, x, y);
 }
 
-/* Whether it is finite where its leaves are, sizes beyond f32 apart. */
+/* Whether it is finite whatever the score and the inputs are, sizes beyond f32
+ * apart. */
 static bool is_bounded(const expr *e) {
-  if (e->type != TYPE_F32 || e->op == EXPR_TANH) return true;
+  if (e->type != TYPE_F32) return true;
+  if (e->op == EXPR_S_ || e->op == EXPR_INPUT) return false;
   if (e->op == EXPR_REAL) return isfinite(e->real);
   if (e->op == EXPR_EXP || e->op == EXPR_LOG) return false;
   if (e->op == EXPR_DIV || e->op == EXPR_MOD)
-    return e->arg[1]->count == 0 && e->arg[1]->op != EXPR_INPUT &&
+    return e->arg[1]->count == 0 && is_bounded(e->arg[1]) &&
            is_bounded(e->arg[0]);
   for (int32_t k = e->op == EXPR_CHOOSE; k < e->count; k++)
     if (!is_bounded(e->arg[k])) return false;
@@ -180,15 +186,19 @@ static expr *derive_size(const derivation *d, const expr *e, expr *da,
   return choose(d, compare(d, EXPR_GT, x, real(d, 0)), da, below);
 }
 
-/* `op` holds where the first argument is the result alone. */
+/* `op` holds where the first argument is the result alone; one that is NaN is
+ * the result, too. */
 static expr *derive_extreme(const derivation *d, const expr *e, expr_op op,
                             expr *da, expr *db) {
+  const expr *x = e->arg[0], *y = e->arg[1];
   if (da && db && expr_same(da, db)) return da;
   expr *both = sum(d, da, db);
   if (both == NULL) return NULL;
-  expr *tie = compare(d, EXPR_EQ, e->arg[0], e->arg[1]);
-  expr *rest = choose(d, tie, product(d, real(d, 0.5), both), db);
-  return choose(d, compare(d, op, e->arg[0], e->arg[1]), da, rest);
+  expr *first =
+      either(d, compare(d, op, x, y), compare(d, EXPR_NE, x, x));
+  expr *half = product(d, real(d, 0.5), both);
+  expr *rest = choose(d, compare(d, EXPR_EQ, x, y), half, db);
+  return choose(d, first, da, rest);
 }
 
 static expr *derive_least(const derivation *d, const expr *e, expr *da,

@@ -74,18 +74,16 @@ ref slope_product(const emit *e, ref a, ref b) {
   return emit_select(e, none, zero, emit_mul(e, a, b));
 }
 
-/* ds[reg] = plain[reg] times the key's slope, where there are slopes. The slope
- * of a score that is NaN says nothing. */
-static void apply_slopes(build *b, const ds_tile *t, ref key, ref const *score,
-                         ref const *plain, ref *ds) {
+/* ds[reg] = plain[reg] times the key's slope, where there are slopes. */
+static void apply_slopes(build *b, const ds_tile *t, ref key, ref const *plain,
+                         ref *ds) {
   emit *e = &b->emit;
   ref row[REGISTERS_MAX];
   branch_block some;
   branch_begin(e, &some, "slope", t->slope);
   tile_load_row(b, floats(b), parameter_row(b, DS_SLOPE, key), row);
   for (int reg = 0; reg < b->isa->registers; reg++)
-    row[reg] = emit_select(e, emit_compare(e, IS_EQUAL, score[reg], score[reg]),
-                           slope_product(e, plain[reg], row[reg]), plain[reg]);
+    row[reg] = slope_product(e, plain[reg], row[reg]);
   branch_end(e, &some);
   for (int reg = 0; reg < b->isa->registers; reg++)
     ds[reg] = branch_merge(e, &some, row[reg], plain[reg]);
@@ -122,7 +120,7 @@ static ds_key ds_of_key(build *b, const ds_tile *t, ref key) {
         emit_mul(e, p, emit_sub(e, dp[reg], t->delta[reg])));
   }
   store_plain(b, t, key, plain);
-  apply_slopes(b, t, key, score, plain, k.ds);
+  apply_slopes(b, t, key, plain, k.ds);
   return k;
 }
 

@@ -88,7 +88,7 @@ START_TEST(every_operator_has_its_rule) {
 END_TEST
 
 START_TEST(kinks_follow_their_rules) {
-  expr *s = score(), *zero = number(0);
+  expr *s = score(), *zero = number(0), *nan = number(NAN);
   check_slope(one(EXPR_ABS, s), 0, 0);
   check_slope(one(EXPR_ABS, s), -0.0, 0);
   check_slope(one(EXPR_ABS, s), 1e-300, 1);
@@ -101,6 +101,10 @@ START_TEST(kinks_follow_their_rules) {
     check_slope(two(op, zero, s), 1, 1 - below);
     check_slope(two(op, s, s), 5, 1);
     check_slope(two(op, s, two(EXPR_MUL, s, number(3))), 0, 2);
+    check_slope(two(op, s, zero), NAN, 1);
+    check_slope(two(op, zero, s), NAN, 1);
+    check_slope(two(op, s, nan), 5, 0);
+    check_slope(two(op, nan, s), 5, 0);
   }
   check_slope(two(EXPR_MOD, s, number(2)), 4, 1);
   check_slope(two(EXPR_MOD, number(4), s), 2, -2);
@@ -291,6 +295,28 @@ START_TEST(random_trees_agree) {
 }
 END_TEST
 
+/* A score that is NaN leaves a slope of exactly 0 in both, or in none. */
+START_TEST(random_trees_agree_on_nan) {
+  uint64_t state = 6;
+  int flat = 0;
+  for (int k = 0; k < 12000; k++) {
+    if (k % 100 == 0) fresh_memory();
+    for (int x = 0; x < TABLE; x++)
+      table[x] = (double)random_in(&state, -3, 3);
+    const expr_point point = place_at(NAN, 1, 4);
+    expr *e = any_tree(&state, 1 + k % 4);
+    if (e->type != TYPE_F32) continue;
+    double is = symbolic_slope(e, score(), &point);
+    double slope = dual_by_score(e, &point).slope;
+    bool same = is == slope || near(is, slope, 1e-9);
+    ck_assert_msg(isnan(is) ? isnan(slope) : same,
+                  "case %d: tree %.17g, dual %.17g", k, is, slope);
+    flat += is == 0;
+  }
+  ck_assert_int_gt(flat, 1000);
+}
+END_TEST
+
 /* ---- the suite ----------------------------------------------------------- */
 
 static Suite *expr_derivative_suite(void) {
@@ -304,6 +330,7 @@ static Suite *expr_derivative_suite(void) {
   tcase_add_test(tests, reads_of_inputs);
   tcase_add_test(tests, zeros_and_ones_vanish);
   tcase_add_test(tests, random_trees_agree);
+  tcase_add_test(tests, random_trees_agree_on_nan);
   suite_add_tcase(suite, tests);
   return suite;
 }
