@@ -47,16 +47,23 @@ typedef struct gradient_rows {
   bool finite;         /* no NaN or Inf among q and dO */
 } gradient_rows;
 
+/* The keys of a block, in the packed order of its walk: K and V in both
+ * layouts, two of which are one in f32. */
+typedef struct packed_keys {
+  char *k_keys, *k_values, *v_keys, *v_values;
+  uint8_t *marks; /* for MARK_ROWS packed rows each: what is not finite */
+} packed_keys;
+enum { MARK_ROWS = 256, MARK_KEYS = 1, MARK_VALUES = 2 };
+
 /* Buffers of one worker. The first member makes it a tile_worker. */
 typedef struct gradient_worker {
   tile_worker tile;
   const cpu_gradient_run *of;
   gradient_rows rows[TILE_GROUP];
-  /* the packed range of keys */
-  char *k_keys, *k_values, *v_keys, *v_values; /* two of each are one in f32 */
-  bool range_finite;     /* no NaN or Inf among its keys and values */
-  row_view k, v;         /* of the block's batch row and K/V head */
-  /* Only ranges that begin at a row from..to-1 of the block are visited. */
+  packed_keys keys;      /* of the block */
+  bool range_finite;     /* no NaN or Inf among the range's keys and values */
+  /* Rows of the block that are packed and stored; only ranges that begin at
+   * one of them are visited. */
   int64_t from, to;
   bool wants_dq, wants_keys; /* dQ; dK, dV and the inputs */
   float *dk, *dv;        /* f32 sums of the block, a packed row each */
@@ -92,9 +99,22 @@ dil_status gradient_sinks_run(const cpu_gradient_run *g);
 void gradient_bare_row(const cpu_gradient_run *g, const dil_env *env, int64_t b,
                        int64_t n, int32_t head, double *const *sums);
 
+/* ---- gradient_keys.c ----------------------------------------------------- */
+
+/* Bytes of the packed keys of a block of so many packed rows, and where they
+ * stand in that memory. */
+int64_t packed_keys_bytes(const cpu_run *r, int64_t rows);
+packed_keys packed_keys_at(const cpu_run *r, int64_t rows, char *memory);
+/* Packs the rows of a class that the worker's from..to-1 hold, for the block
+ * whose keys and values are k and v. wk->from is a multiple of MARK_ROWS. */
+void packed_keys_fill(const gradient_worker *wk, packed_range of,
+                      const row_view *k, const row_view *v);
+/* The marks of packed rows first..end-1, together. */
+uint8_t packed_keys_marks(const packed_keys *keys, int64_t first, int64_t end);
+
 /* ---- gradient_visit.c ---------------------------------------------------- */
 
-/* Packs a range of keys. */
+/* Settles which rows of a range are visited, and whether all are finite. */
 bool gradient_enter(tile_worker *wk, const packed_range *keys);
 /* One tile of keys, as key_visit_forward. */
 void gradient_visit(tile_worker *wk, const packed_range *keys,

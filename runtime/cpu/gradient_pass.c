@@ -28,7 +28,7 @@ typedef struct gradient_pass {
   int64_t share_rows;    /* packed rows of a share */
   int64_t sum_rows;      /* packed rows that a block has sums for */
   int64_t lists;         /* blocks go to this many workers in turn */
-  char *workers, *sums;
+  char *workers, *memory; /* the workers', the blocks' */
   int64_t worker_bytes;
 } gradient_pass;
 
@@ -52,7 +52,7 @@ static gradient_pass gradient_pass_plan(const cpu_gradient_run *g,
   ps.lists = g->sums_length ? minimum(g->copies, ps.count) : ps.count;
   ps.shares = ps.split ? maximum(ps.sum_rows / SHARE_LEAST, 1) : 1;
   ps.shares = minimum(ps.shares, 4 * threads);
-  ps.share_rows = (ps.sum_rows + ps.shares - 1) / ps.shares;
+  ps.share_rows = round_up((ps.sum_rows + ps.shares - 1) / ps.shares, MARK_ROWS);
   ps.worker_bytes = round_up((int64_t)sizeof(gradient_worker), 64) +
                     round_up(gradient_worker_bytes(g, pass), 64);
   return ps;
@@ -63,9 +63,18 @@ static int64_t sum_width(const gradient_pass *ps) {
   return dil_code_outer(table->head_dim) + dil_code_outer(table->value_dim);
 }
 
-/* Bytes of one block's sums, and how many blocks have some at once. */
-static int64_t block_bytes(const gradient_pass *ps) {
+/* Bytes of one block's sums, of its packed keys before them, and how many
+ * blocks have some at once. */
+static int64_t sum_bytes(const gradient_pass *ps) {
   return round_up(ps->sum_rows * sum_width(ps) * (int64_t)sizeof(float), 64);
+}
+
+static int64_t key_bytes(const gradient_pass *ps) {
+  return packed_keys_bytes(ps->of->run, ps->sum_rows);
+}
+
+static int64_t block_bytes(const gradient_pass *ps) {
+  return key_bytes(ps) + sum_bytes(ps);
 }
 
 static int64_t blocks_at_once(const gradient_pass *ps) {
@@ -94,19 +103,72 @@ static tile_block find_block(const gradient_pass *ps, int64_t index) {
                                           at);
 }
 
-/* The worker's keys are those of the block, and its sums stand at `sums`. */
+/* The worker's keys and sums are those of the block, in its memory. */
 static void open_block(const gradient_pass *ps, gradient_worker *wk,
-                       const tile_block *bk, char *sums) {
+                       const tile_block *bk, char *memory) {
   const cpu_run *r = ps->of->run;
-  const dil_table *table = r->table;
-  int32_t kv = bk->head / (table->heads / table->kv_heads);
-  dil_progression keys = cpu_run_key_progression(r, bk->b);
-  wk->k = cpu_run_row_view(&r->call->k, bk->b, kv, keys);
-  wk->v = cpu_run_row_view(&r->call->v, bk->b, kv, keys);
   wk->tile.low = bk->low;
   wk->tile.high = bk->high;
-  wk->dk = (float *)sums;
-  wk->dv = wk->dk + ps->sum_rows * dil_code_outer(table->head_dim);
+  wk->keys = packed_keys_at(r, ps->sum_rows, memory);
+  wk->tile.k = wk->keys.k_keys;
+  wk->tile.v = wk->keys.v_values;
+  wk->dk = (float *)(memory + key_bytes(ps));
+  wk->dv = wk->dk + ps->sum_rows * dil_code_outer(r->table->head_dim);
+}
+
+typedef void class_action(const gradient_pass *ps, gradient_worker *wk,
+                          const tile_block *bk, const packed_range *of);
+
+/* All classes of the block that a branch selects. */
+static void each_class(const gradient_pass *ps, gradient_worker *wk,
+                       const tile_block *bk, class_action *act) {
+  walk w = tile_blocks_walk(&ps->blocks, bk->head);
+  dil_progression keys = cpu_run_key_progression(ps->of->run, bk->b);
+  class_table *s = &wk->tile.streamed;
+  int64_t base = 0;
+  if (!w.served) return;
+  class_table_reset(s, &keys);
+  for (int64_t at = bk->low; at < bk->high;) {
+    segment_cell c = walk_cell(&w, at, bk->high);
+    walk_classes(&w, c, s);
+    for (int32_t i = 0; i < s->count; i++) {
+      if (!s->branches[i]) continue;
+      packed_range of = {c, i, base, 0, class_table_rows(s, i, c.high - c.low)};
+      act(ps, wk, bk, &of);
+      base += round_up(of.n1, w.round);
+    }
+    at = c.high;
+  }
+}
+
+static int32_t kv_head(const gradient_pass *ps, const tile_block *bk) {
+  const dil_table *table = ps->of->run->table;
+  return bk->head / (table->heads / table->kv_heads);
+}
+
+static void pack_class(const gradient_pass *ps, gradient_worker *wk,
+                       const tile_block *bk, const packed_range *of) {
+  const cpu_run *r = ps->of->run;
+  int32_t kv = kv_head(ps, bk);
+  dil_progression keys = cpu_run_key_progression(r, bk->b);
+  row_view k = cpu_run_row_view(&r->call->k, bk->b, kv, keys);
+  row_view v = cpu_run_row_view(&r->call->v, bk->b, kv, keys);
+  packed_keys_fill(wk, *of, &k, &v);
+}
+
+/* Packs the worker's rows of the block, and begins their sums. */
+static void begin_block(const gradient_pass *ps, gradient_worker *wk,
+                        const tile_block *bk) {
+  const dil_table *table = ps->of->run->table;
+  int64_t k = dil_code_outer(table->head_dim);
+  int64_t v = dil_code_outer(table->value_dim);
+  int64_t end = minimum(wk->to, ps->sum_rows), mark = wk->from / MARK_ROWS;
+  int64_t rows = maximum(end - wk->from, 0), f = sizeof(float);
+  int64_t marks = (rows + MARK_ROWS - 1) / MARK_ROWS;
+  memset(wk->keys.marks + mark, 0, (size_t)marks);
+  memset(wk->dk + wk->from * k, 0, (size_t)(rows * k * f));
+  memset(wk->dv + wk->from * v, 0, (size_t)(rows * v * f));
+  each_class(ps, wk, bk, pack_class);
 }
 
 /* The sinks of rows that no branch selects. */
@@ -179,50 +241,26 @@ static void store_row(const cpu_gradient_target *target, float *sum,
   for (int64_t d = 0; d < width; d++) ((float *)to)[d] += sum[d];
 }
 
-/* Rows of class c of a cell, the first of which has packed row `base`. */
+/* Writes the worker's rows of a class. */
 static void store_class(const gradient_pass *ps, gradient_worker *wk,
-                        const tile_block *bk, segment_cell cell, int32_t c,
-                        int64_t base) {
+                        const tile_block *bk, const packed_range *of) {
   const cpu_run *r = ps->of->run;
-  const dil_table *table = r->table;
   const cpu_gradient_target *target[2] = {&ps->of->dk, &ps->of->dv};
   float *sums[2] = {wk->dk, wk->dv};
   float factor[2] = {r->scale * r->weight, r->weight};
-  int32_t kv = bk->head / (table->heads / table->kv_heads);
   dil_progression keys = cpu_run_key_progression(r, bk->b);
-  int64_t n = class_table_rows(&wk->tile.streamed, c, cell.high - cell.low);
   for (int which = 0; which < 2; which++) {
     if (!target[which]->to.data) continue;
-    row_view out = cpu_run_row_view(&target[which]->to, bk->b, kv, keys);
+    row_view out =
+        cpu_run_row_view(&target[which]->to, bk->b, kv_head(ps, bk), keys);
     int64_t row = dil_code_outer(out.width);
-    for (int64_t i = 0; i < n; i++) {
-      int64_t t = cell.low + class_table_row(&wk->tile.streamed, c, i);
-      int64_t at = base + i;
+    for (int64_t i = 0; i < of->n1; i++) {
+      int64_t t = of->cell.low + class_table_row(&wk->tile.streamed, of->c, i);
+      int64_t at = of->base + i;
       if (at < wk->from || at >= wk->to) continue;
       store_row(target[which], sums[which] + at * row, factor[which],
                 (char *)row_view_at(&out, t));
     }
-  }
-}
-
-/* Writes the rows from..to-1 of the block's sums. */
-static void store_block(const gradient_pass *ps, gradient_worker *wk,
-                        const tile_block *bk) {
-  walk w = tile_blocks_walk(&ps->blocks, bk->head);
-  dil_progression keys = cpu_run_key_progression(ps->of->run, bk->b);
-  int64_t base = 0;
-  if (!w.served) return;
-  class_table_reset(&wk->tile.streamed, &keys);
-  for (int64_t at = bk->low; at < bk->high;) {
-    segment_cell c = walk_cell(&w, at, bk->high);
-    walk_classes(&w, c, &wk->tile.streamed);
-    for (int32_t i = 0; i < wk->tile.streamed.count; i++) {
-      if (!wk->tile.streamed.branches[i]) continue;
-      store_class(ps, wk, bk, c, i, base);
-      base += round_up(
-          class_table_rows(&wk->tile.streamed, i, c.high - c.low), w.round);
-    }
-    at = c.high;
   }
 }
 
@@ -239,40 +277,48 @@ static void block_list(void *context, int64_t list, int32_t worker) {
   gradient_sums(ps->of, list, wk->sums);
   for (int64_t index = list; index < ps->count; index += ps->lists) {
     tile_block bk = find_block(ps, index);
-    char *sums = ps->sums + worker * block_bytes(ps);
-    memset(sums, 0, (size_t)block_bytes(ps));
-    open_block(ps, wk, &bk, sums);
+    open_block(ps, wk, &bk, ps->memory + worker * block_bytes(ps));
+    begin_block(ps, wk, &bk);
     run_block(ps, wk, &bk);
-    store_block(ps, wk, &bk);
+    each_class(ps, wk, &bk, store_class);
   }
   trace_end(begin, "work", "gradients", NULL, list);
 }
 
 /* ---- work: ranges of keys, and then rows of queries ---------------------- */
 
-static void key_share(void *context, int64_t item, int32_t worker) {
-  const gradient_pass *ps = context;
+/* The worker and its block for one share of the block's keys. */
+static gradient_worker *open_share(const gradient_pass *ps, int64_t item,
+                                   int32_t worker, tile_block *bk) {
   gradient_worker *wk = worker_of(ps, worker);
-  int64_t index = item / ps->shares, begin = trace_begin();
-  tile_block bk = find_block(ps, index);
+  int64_t index = item / ps->shares;
+  *bk = find_block(ps, index);
   wk->wants_dq = false;
   wk->wants_keys = true;
   wk->from = item % ps->shares * ps->share_rows;
   wk->to = wk->from + ps->share_rows;
-  open_block(ps, wk, &bk, ps->sums + index * block_bytes(ps));
-  run_block(ps, wk, &bk);
+  open_block(ps, wk, bk, ps->memory + index * block_bytes(ps));
+  return wk;
+}
+
+static void key_share_begin(void *context, int64_t item, int32_t worker) {
+  tile_block bk;
+  gradient_worker *wk = open_share(context, item, worker, &bk);
+  begin_block(context, wk, &bk);
+}
+
+static void key_share(void *context, int64_t item, int32_t worker) {
+  tile_block bk;
+  int64_t begin = trace_begin();
+  gradient_worker *wk = open_share(context, item, worker, &bk);
+  run_block(context, wk, &bk);
   trace_end(begin, "work", "gradients of keys", NULL, item);
 }
 
 static void key_share_store(void *context, int64_t item, int32_t worker) {
-  const gradient_pass *ps = context;
-  gradient_worker *wk = worker_of(ps, worker);
-  int64_t index = item / ps->shares;
-  tile_block bk = find_block(ps, index);
-  wk->from = item % ps->shares * ps->share_rows;
-  wk->to = wk->from + ps->share_rows;
-  open_block(ps, wk, &bk, ps->sums + index * block_bytes(ps));
-  store_block(ps, wk, &bk);
+  tile_block bk;
+  gradient_worker *wk = open_share(context, item, worker, &bk);
+  each_class(context, wk, &bk, store_class);
 }
 
 static void query_strip(void *context, int64_t item, int32_t worker) {
@@ -282,32 +328,31 @@ static void query_strip(void *context, int64_t item, int32_t worker) {
   int64_t rest = item / ps->blocks.strips;
   int64_t heads = ps->of->run->table->heads / ps->of->run->table->kv_heads;
   heads /= ps->turns;
-  tile_block bk = find_block(ps, rest / heads);
+  int64_t index = rest / heads;
+  tile_block bk = find_block(ps, index);
   wk->wants_dq = true;
   wk->wants_keys = false;
   wk->from = 0;
   wk->to = INT64_MAX;
-  open_block(ps, wk, &bk, ps->sums);
+  open_block(ps, wk, &bk, ps->memory + index * block_bytes(ps));
   run_strip(ps, wk, &bk, bk.head + (int32_t)(rest % heads), strip);
   trace_end(begin, "work", "gradients of queries", NULL, item);
 }
 
 static dil_status run_split(gradient_pass *ps) {
   const cpu_gradient_run *g = ps->of;
+  dil_threads *threads = g->run->threads;
   int64_t heads = g->run->table->heads / g->run->table->kv_heads / ps->turns;
-  dil_status status = DIL_OK;
-  if (g->dk.to.data || g->dv.to.data) {
-    memset(ps->sums, 0, (size_t)(ps->count * block_bytes(ps)));
-    status = dil_threads_run(g->run->threads, ps->count * ps->shares, key_share,
-                             ps);
-    if (!status)
-      status = dil_threads_run(g->run->threads, ps->count * ps->shares,
-                               key_share_store, ps);
-  }
+  int64_t shares = ps->count * ps->shares;
+  int64_t strips = ps->count * heads * ps->blocks.strips;
+  bool keys = g->dk.to.data || g->dv.to.data;
+  dil_status status = dil_threads_run(threads, shares, key_share_begin, ps);
+  if (!status && keys)
+    status = dil_threads_run(threads, shares, key_share, ps);
+  if (!status && keys)
+    status = dil_threads_run(threads, shares, key_share_store, ps);
   if (status || !g->dq.to.data) return status;
-  return dil_threads_run(g->run->threads,
-                         ps->count * heads * ps->blocks.strips, query_strip,
-                         ps);
+  return dil_threads_run(threads, strips, query_strip, ps);
 }
 
 dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass) {
@@ -315,7 +360,7 @@ dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass) {
   int64_t threads = dil_threads_count(g->run->threads);
   dil_status status = DIL_OK;
   ps.workers = g->run->scratch;
-  ps.sums = ps.workers + threads * ps.worker_bytes;
+  ps.memory = ps.workers + threads * ps.worker_bytes;
   for (int32_t i = 0; i < threads; i++)
     gradient_worker_init(worker_of(&ps, i), g, pass,
                          (char *)worker_of(&ps, i) +

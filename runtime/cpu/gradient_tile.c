@@ -31,7 +31,7 @@ static void cut_rows(cutter *c, const cpu_gradient_run *g,
   rows->delta = cutter_cut(c, row);
 }
 
-/* Rows of a range, and the block of keys that kernels read past its end. */
+/* Rows of a range: their packed keys and sums stay in the cache. */
 static int64_t range_rows(const cpu_gradient_run *g) {
   const dil_table *table = g->run->table;
   const dil_code *code = g->run->code[DIL_TILES];
@@ -42,22 +42,6 @@ static int64_t range_rows(const cpu_gradient_run *g) {
   return maximum(2 * RANGE_BYTES / bytes, code->tile_keys);
 }
 
-static void cut_range(cutter *c, gradient_worker *wk,
-                      const cpu_gradient_run *g) {
-  const dil_table *table = g->run->table;
-  const dil_code *code = g->run->code[DIL_TILES];
-  int64_t n = range_rows(g) + code->key_block + 2;
-  bool pairs = code->pack == DIL_PACK_BF16_PAIRS;
-  wk->k_values = cutter_cut(c, n * pack_key_bytes(table->head_dim, code->pack));
-  wk->v_values =
-      cutter_cut(c, n * pack_key_bytes(table->value_dim, code->pack));
-  wk->k_keys = wk->k_values;
-  wk->v_keys = wk->v_values;
-  if (!pairs) return;
-  wk->k_keys = cutter_cut(c, n * pack_key_bytes(table->head_dim, code->pack));
-  wk->v_keys = cutter_cut(c, n * pack_key_bytes(table->value_dim, code->pack));
-}
-
 static int64_t cut_worker(gradient_worker *wk, const cpu_gradient_run *g,
                           char *memory) {
   const dil_code *code = g->run->code[DIL_TILES];
@@ -66,7 +50,6 @@ static int64_t cut_worker(gradient_worker *wk, const cpu_gradient_run *g,
   int64_t tile = (code->tile_keys + code->key_block) * row;
   bool pairs = code->pack == DIL_PACK_BF16_PAIRS;
   for (int32_t i = 0; i < TILE_GROUP; i++) cut_rows(&c, g, &wk->rows[i]);
-  cut_range(&c, wk, g);
   wk->dp = cutter_cut(&c, tile);
   wk->raw = g->sums_length ? cutter_cut(&c, tile) : NULL;
   wk->plain = g->sums_length ? cutter_cut(&c, tile) : NULL;
@@ -91,8 +74,6 @@ void gradient_worker_init(gradient_worker *wk, const cpu_gradient_run *g,
   cut_worker(wk, g, memory + round_up(tile_worker_bytes(g->run, pass), 64));
   wk->tile.range_rows = range_rows(g);
   wk->tile.enter = gradient_enter;
-  wk->tile.k = wk->k_keys;
-  wk->tile.v = wk->v_values;
   wk->tile.finish = FINISH_WRITE;
   for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) wk->ones[lane] = 1;
 }

@@ -10,29 +10,13 @@
 
 /* ---- ranges -------------------------------------------------------------- */
 
-/* Packs a tensor's rows of the range in both layouts, from the first place of
- * each; true: all are finite. */
-static bool pack_both(const row_view *rows, const tile_worker *tile,
-                      const packed_range *of, char *keys, char *values) {
-  const class_table *s = &tile->streamed;
-  dil_pack pack = tile->code->pack;
-  /* Row n of a class goes to the n-th place. */
-  keys -= of->n0 * pack_key_bytes(rows->width, pack);
-  values -= of->n0 * pack_value_bytes(rows->width, pack);
-  if (pack == DIL_PACK_BF16_PAIRS)
-    pack_keys(rows, s, of->c, of->cell.low, of->n0, of->n1, pack, keys);
-  return pack_values(rows, s, of->c, of->cell.low, of->n0, of->n1, pack,
-                     values);
-}
-
 bool gradient_enter(tile_worker *tile, const packed_range *keys) {
   gradient_worker *wk = (gradient_worker *)tile;
-  int64_t first = keys->base + keys->n0;
+  int64_t first = keys->base + keys->n0, end = keys->base + keys->n1;
   if (first < wk->from || first >= wk->to) return false;
-  tile->packed_first = first;
-  bool k = pack_both(&wk->k, tile, keys, wk->k_keys, wk->k_values);
-  tile->finite = pack_both(&wk->v, tile, keys, wk->v_keys, wk->v_values);
-  wk->range_finite = k && tile->finite;
+  uint8_t marks = packed_keys_marks(&wk->keys, first, end);
+  tile->finite = !(marks & MARK_VALUES);
+  wk->range_finite = !marks;
   return true;
 }
 
@@ -104,11 +88,10 @@ static void add_products(gradient_worker *wk, int64_t at, int64_t n) {
   dil_pack pack = wk->tile.code->pack;
   const gradient_rows *rows = rows_of_tile(wk);
   bool finite = wk->range_finite && rows->finite;
-  int64_t row = at + wk->tile.packed_first;
   const char *k =
-      wk->k_values + at * pack_value_bytes(table->head_dim, pack);
-  float *dk = wk->dk + row * dil_code_outer(table->head_dim);
-  float *dv = wk->dv + row * dil_code_outer(table->value_dim);
+      wk->keys.k_values + at * pack_value_bytes(table->head_dim, pack);
+  float *dk = wk->dk + at * dil_code_outer(table->head_dim);
+  float *dv = wk->dv + at * dil_code_outer(table->value_dim);
   if (wk->wants_keys && finite) {
     code->dv(wk->p, rows->d, dv, n);
     code->dk(wk->ds, rows->q, dk, n);
@@ -129,7 +112,7 @@ static float make_scores(gradient_worker *wk, int64_t at, int64_t n,
   const dil_env *env = &tile->env.env;
   bool scored = tile->run->table->scored;
   float c2 = env->scale * DIL_LOG2_E;
-  tile->code->qk(wk->k_keys + at * tile->k_bytes, tile->q->qt, tile->s,
+  tile->code->qk(wk->keys.k_keys + at * tile->k_bytes, tile->q->qt, tile->s,
                  tile->mx, n);
   if (keeps_raw)
     memcpy(wk->raw, tile->s, (size_t)(n * tile->code->lanes) * sizeof(float));
@@ -149,14 +132,14 @@ void gradient_visit(tile_worker *tile, const packed_range *keys,
   const dil_code *code = wk->of->code;
   const gradient_rows *rows = rows_of_tile(wk);
   int64_t n = keys->n1 - keys->n0;
-  int64_t at = keys->base + keys->n0 - tile->packed_first;
+  int64_t at = keys->base + keys->n0;
   float bias = copies > 1 ? log2f((float)copies) : 0;
   bool scored = tile->run->table->scored;
   bool inputs = wk->of->sums && wk->wants_keys;
   for (int64_t i = 0; i < n; i++)
     tile->j[i] = key_position(tile, keys, keys->n0 + i);
   float c2 = make_scores(wk, at, n, predicates, chain, inputs);
-  code->dp(wk->v_keys + at * pack_key_bytes(tile->run->table->value_dim,
+  code->dp(wk->keys.v_keys + at * pack_key_bytes(tile->run->table->value_dim,
                                             tile->code->pack),
            rows->dot, wk->dp, tile->mx, n);
   float *plain = inputs ? wk->plain : NULL, *slope = scored ? wk->slope : NULL;
