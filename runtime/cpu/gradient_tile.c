@@ -103,6 +103,18 @@ static bool pack_outer(const gradient_worker *wk, const row_view *from,
   return finite;
 }
 
+/* Asks for the rows of dO and o of tile i. */
+static void fetch_rows(const gradient_worker *wk, int32_t i, int64_t b) {
+  const cpu_run *r = wk->tile.run;
+  const dil_tensor *rows[] = {&wk->of->call->output, &r->call->o};
+  if (i >= wk->tile.group_count) return;
+  for (int x = 0; x < 2; x++) {
+    row_view of =
+        cpu_run_row_view(rows[x], b, wk->tile.walk.head, cpu_run_queries(r, b));
+    pack_fetch_queries(&of, wk->tile.group[i].t, wk->tile.code->lanes);
+  }
+}
+
 static void load_rows(gradient_worker *wk, int32_t i, int64_t b) {
   const cpu_run *r = wk->tile.run;
   int32_t head = wk->tile.walk.head;
@@ -247,7 +259,9 @@ void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
                        int64_t n0, int64_t n1, int64_t b) {
   uint64_t branches = wk->tile.held.branches[c];
   query_tile_begin(&wk->tile, held, c, n0, n1, b);
+  fetch_rows(wk, 0, b);
   for (int32_t i = 0; i < wk->tile.group_count; i++) {
+    fetch_rows(wk, i + 1, b);
     load_rows(wk, i, b);
     if (!wk->of->own_lse)
       load_joint(wk, i, rows_in_tile(wk, i, n1 - n0), b);

@@ -105,19 +105,26 @@ static void add_products(gradient_worker *wk, int64_t at, int64_t n) {
     add_keys_by_pair(wk, k, n, rows->dq);
 }
 
+/* Whether kernels need to know which keys a tile has. */
+static bool asks_positions(const gradient_worker *wk, uint64_t predicates) {
+  const tile_worker *tile = &wk->tile;
+  return predicates || tile->run->table->scored || !(tile->env.env.scale > 0);
+}
+
 /* Final scores in tile.s; returns what takes them to powers of 2. */
-static float make_scores(gradient_worker *wk, int64_t at, int64_t n,
+static float make_scores(gradient_worker *wk, const packed_range *keys,
                          uint64_t predicates, int32_t chain, bool keeps_raw) {
   tile_worker *tile = &wk->tile;
   const dil_env *env = &tile->env.env;
-  bool scored = tile->run->table->scored;
-  float c2 = env->scale * DIL_LOG2_E;
+  int64_t at = keys->base + keys->n0, n = keys->n1 - keys->n0;
   tile->code->qk(wk->keys.k_keys + at * tile->k_bytes, tile->q->qt, tile->s,
                  tile->mx, n);
   if (keeps_raw)
     memcpy(wk->raw, tile->s, (size_t)(n * tile->code->lanes) * sizeof(float));
-  if (!predicates && !scored && c2 > 0) return c2;
-  if (scored)
+  if (!asks_positions(wk, predicates)) return env->scale * DIL_LOG2_E;
+  for (int64_t i = 0; i < n; i++)
+    tile->j[i] = key_position(tile, keys, keys->n0 + i);
+  if (tile->run->table->scored)
     wk->of->code->slope[chain](tile->s, tile->mx, n, tile->q->t, tile->j,
                                predicates, env, NULL, wk->slope);
   else
@@ -135,10 +142,8 @@ void gradient_visit(tile_worker *tile, const packed_range *keys,
   int64_t at = keys->base + keys->n0;
   float bias = copies > 1 ? log2f((float)copies) : 0;
   bool scored = tile->run->table->scored;
-  bool inputs = wk->of->sums && wk->wants_keys;
-  for (int64_t i = 0; i < n; i++)
-    tile->j[i] = key_position(tile, keys, keys->n0 + i);
-  float c2 = make_scores(wk, at, n, predicates, chain, inputs);
+  bool inputs = wk->of->sums && wk->wants_keys && scored;
+  float c2 = make_scores(wk, keys, predicates, chain, inputs);
   code->dp(wk->keys.v_keys + at * pack_key_bytes(tile->run->table->value_dim,
                                             tile->code->pack),
            rows->dot, wk->dp, tile->mx, n);
