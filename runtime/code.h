@@ -36,8 +36,8 @@ enum {
   DIL_CODE_CELL = 4,   /* bytes of an f32 or of a pair of bf16 */
   DIL_CODE_ROOM = 16   /* elements of s that a row kernel has room for past n */
 };
-/* How the rows of keys, values, queries and weights are packed. The value says
- * how many elements share a cell. */
+/* The layouts of packed rows of keys, values, queries and weights. The value is
+ * the number of elements that share a cell. */
 typedef enum dil_pack {
   DIL_PACK_F32 = 1,       /* row by row */
   DIL_PACK_BF16_PAIRS = 2 /* two neighbours along the sum in a cell */

@@ -28,7 +28,7 @@ typedef struct cost_case {
   bool bf16;   /* the peak is that of bf16 pairs */
 } cost_case;
 
-/* Where the time goes, in seconds. */
+/* The parts of a call's time, in seconds. */
 typedef struct cost_parts {
   double products; /* of q, k and v, and the softmax, for all pairs computed */
   double kept;     /* of these, for pairs that are kept */

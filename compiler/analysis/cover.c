@@ -60,7 +60,8 @@ static bool sees_same(const pattern *p, int64_t g, int64_t h) {
   return true;
 }
 
-/* How many heads see what h sees; 0 when an earlier one does. */
+/* Counts the heads that see the same pairs as h; 0 when an earlier head does.
+ */
 static int64_t heads_like(const pattern *p, int64_t h) {
   int64_t count = 1;
   for (int64_t g = 0; g < h; g++)

@@ -25,7 +25,7 @@ typedef struct accuracy {
   accuracy_element worst; /* farthest out of bounds, when not good */
 } accuracy;
 
-/* How far rows of a tensor [B, N, H, D] are off. */
+/* The errors of the rows of a tensor [B, N, H, D]. */
 typedef struct accuracy_sum {
   double difference, reference; /* sums of squares */
   bool torn;                    /* a NaN or infinity on one side only */
@@ -52,8 +52,8 @@ double accuracy_looks(const call_setup *b);
  * stretches of all rows (always the same). pairs: as cover counts them. */
 dil_status accuracy_check(const call_setup *b, double pairs, double budget,
                           accuracy *v);
-/* How many rows that would be, and which is the index-th of them: the same in
- * every process that has the call's sizes. */
+/* The number of such rows, and the index-th of them. Every process that has the
+ * call's sizes gets the same. */
 int64_t accuracy_rows(const call_setup *b, double pairs, double budget);
 /* The index-th of `count` numbers out of 0..total - 1, one at random from each
  * of as many equal stretches; always the same. */

@@ -109,7 +109,7 @@ static void doctor_libraries(const options *o, arena *a) {
   say_part(o, "linker", linker != NULL, linker ? linker : dil_last_error());
 }
 
-/* How many kernels are kept, or why none are. */
+/* Says how many kernels are kept, or why there are none. */
 static void doctor_cache(const options *o) {
   cache_options wanted;
   cache_file *files = NULL;

@@ -211,7 +211,7 @@ static void add_workers(const gradient_work *w, int32_t workers) {
     }
 }
 
-/* How near an element is to its bound, 1 being just there. */
+/* Returns an element's error as a part of its bound: 1 is just at the bound. */
 static double bound_nearness(const gradient_error *e) {
   return e->bound > 0 ? e->difference / e->bound : e->difference > 0 ? 2 : 0;
 }

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the word of `length` bytes stands in a list "a|b|c"; -1: nowhere. */
+/* Returns the place of the word of `length` bytes in a list "a|b|c"; -1: the
+ * list does not have it. */
 static int32_t word_index(const char *list, const char *word, size_t length) {
   for (int32_t index = 0;; index++) {
     size_t size = strcspn(list, "|");

@@ -140,7 +140,8 @@ static void print_device(const report *r, FILE *out) {
             r->recalled ? " (remembered)" : "");
 }
 
-/* Where the code came from, and the memory of a run beside its tensors. */
+/* Prints where the code came from, and the memory that a run takes beside its
+ * tensors. */
 static void print_code(const report *r, FILE *out) {
   char time[QUANTITY_TEXT];
   if (!isfinite(r->compile_seconds)) return;

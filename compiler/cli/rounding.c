@@ -91,7 +91,7 @@ static double rewrite_score(rounding_state *state, const branch *br, double s,
   return s;
 }
 
-/* How far apart two scores are, equal infinities not at all. */
+/* Returns the distance of two scores; equal infinities have none. */
 static double score_distance(double a, double b) {
   return a == b || isnan(a) || isnan(b) ? 0 : fabs(a - b);
 }

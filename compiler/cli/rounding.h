@@ -23,7 +23,8 @@ typedef struct dot_error {
 /* Of a processor, or of a GPU's matrix units. */
 dot_error dot_error_of(const pattern *p, bool gpu);
 
-/* How far a sum of `count` products is off whose sizes add up to `sizes`. */
+/* Returns a bound on the error of a sum of `count` products whose sizes add up
+ * to `sizes`. */
 double rounding_of_dot(dot_error exactness, int64_t count, double sizes);
 #define ROUNDING_ADDITION  0x1p-24 /* relative error of a sum */
 #define ROUNDING_REWRITING 0x1p-22 /* relative error of a step of `score` */
@@ -37,7 +38,7 @@ rounding rounding_of_row(const pattern *p, const dil_call *call,
 
 /* ---- rounding_pair.c: of gradients --------------------------------------- */
 
-/* How gradients are rounded: what rounding_of_pair needs. */
+/* The rounding of gradients, as rounding_of_pair needs it. */
 typedef struct pair_rounding {
   const pattern *p;
   dot_error exactness;

@@ -15,7 +15,7 @@ const double rounding_unit[DIL_DTYPE_COUNT] = {
 static const double stored_unit[DIL_DTYPE_COUNT] = {
     [DIL_F32] = 0x1p-25, [DIL_BF16] = 0x1p-9, [DIL_F16] = 0x1p-12};
 
-/* How far score - lse may move. */
+/* Returns how far rounding may move score - lse. */
 static double below_error(const pair_rounding *r, const oracle_pair *pair,
                           double product) {
   double made = fmax(pair->sizes, fabs(pair->score));

@@ -105,7 +105,8 @@ dil_status session_run(session *s, int32_t limit, bool with_peak);
  * computed, against the oracle when `budget` is positive: seconds of one
  * thread. */
 dil_status session_finish(session *s, double budget);
-/* Whether all that was checked is good; and lines about it for people. */
+/* The first returns whether all that was checked is good; the second prints
+ * lines about it for people. */
 bool session_is_good(const session *s);
 void session_print_accuracy(const session *s, FILE *out);
 

@@ -52,7 +52,8 @@ static int32_t choose_points(int64_t length, int32_t cells, int32_t index,
   return POINTS;
 }
 
-/* How many branches reach the pair; hits[b] counts for each of them. */
+/* Returns how many branches reach the pair, and counts the pair in hits[b] of
+ * each of them. */
 static int32_t count_hits(const sampler *s, int64_t t, int64_t j,
                           double *hits) {
   const show_mask *m = s->mask;

@@ -44,8 +44,8 @@ uint32_t show_colour(int32_t branch);
 
 typedef enum show_anchor { SHOW_LEFT, SHOW_MIDDLE, SHOW_RIGHT } show_anchor;
 
-/* Where pictures are drawn; coordinates are pixels, y grows downward and a
- * text's y is its baseline. */
+/* Pictures are drawn on a canvas. Coordinates are pixels, y grows downward and
+ * a text's y is its baseline. */
 typedef struct show_canvas {
   void (*box)(struct show_canvas *canvas, double x, double y, double width,
               double height, uint32_t colour);

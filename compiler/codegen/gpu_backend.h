@@ -91,8 +91,8 @@ typedef struct gpu_backend {
   /* The codes that `compile` makes if the gate accepts every preferred
    * configuration, without cubins. NVRTC stays closed. */
   dil_status (*estimate)(const gpu_request *request, gpu_codes *out);
-  /* Whether the general strategy takes a pass in every call; `reason` says
-   * why. */
+  /* Returns whether the general strategy takes a pass in every call; `reason`
+   * says why. */
   bool (*refuses)(const gpu_request *request, int32_t pass, char *reason,
                   size_t size);
   /* The schedules that the tuner may try, at most `room`, in no order. The gate

@@ -129,7 +129,7 @@ static double step_bytes(const chooser *c, const lane *l, int32_t step,
   return sum;
 }
 
-/* When a rank is done if these branches gather. */
+/* Returns the time at which a rank is done if these branches gather. */
 static double lane_seconds(const chooser *c, const lane *l, uint64_t gathered) {
   const exchange_speed *s = &c->speed;
   int32_t ranks = c->shape.ranks;

@@ -213,7 +213,7 @@ static const char *why(const exchange_cost *b, exchange_reason reason,
   return text;
 }
 
-/* How fast the links are, and who says so. */
+/* Prints how fast the links are, and where that is known from. */
 static void print_speed(const exchange_speed *s, FILE *out) {
   char rate[QUANTITY_TEXT], late[QUANTITY_TEXT];
   if (!(s->bytes > 0)) return;

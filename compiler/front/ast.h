@@ -97,7 +97,7 @@ term *term_operator(ast_reader *r, span at, expr_op op, term *a, term *b,
 /* name(args) or name[args] */
 term *term_apply(ast_reader *r, span at, term_kind kind, term *name,
                  term_list args);
-/* What stands in parentheses is one level deeper. */
+/* A term in parentheses is one level deeper. */
 term *term_group(ast_reader *r, span at, term *inner);
 term_list term_list_add(term_list list, term *t);
 

@@ -45,8 +45,9 @@ static bool is_keyword(const char *text) {
   return false;
 }
 
-/* Where an expression may begin, its six tokens become one thing; where one
- * may go on, its operators are left out: what ends it says more. */
+/* Where an expression may begin, its six tokens become one thing. Where an
+ * expression may go on, its operators are left out: the tokens that end it say
+ * more. */
 static int32_t expected_shorten(const char **list, const char *const *expected,
                                 int32_t count) {
   static const char *const starts[] = {"an integer", "a float", "a name",

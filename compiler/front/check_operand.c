@@ -223,7 +223,7 @@ static bool truth_apply(expr_op op, bool a, bool b) {
   return op == EXPR_NOT ? !a : op == EXPR_AND ? a && b : a || b;
 }
 
-/* What float64 makes of it; integers become floats first. */
+/* Computes the operation in float64; integers become floats first. */
 static operand real_apply(const scope *s, span at, expr_op op, expr_type type,
                           const operand *args, int32_t count) {
   operand wide[3];

@@ -222,7 +222,7 @@ static bool any_reads_input(expr *const *list, int32_t count, int32_t index) {
   return false;
 }
 
-/* Whether o depends on the input other than by which pairs are kept. */
+/* Returns whether o depends on the input other than by which pairs are kept. */
 static bool is_differentiable(const pattern *p, int32_t index) {
   if (any_reads_input(p->sink, p->sink_count, index)) return true;
   for (int32_t k = 0; k < p->branch_count; k++) {

@@ -143,7 +143,7 @@ static int path_read(const char *path, bool chosen, bytes *b) {
   return error;
 }
 
-/* What has a byte 0 is a program, a library, an array. */
+/* A file with a byte 0 is a program, a library or an array, and no text. */
 static bool is_no_text(source_loader *l, span at, const char *path,
                        const bytes *b) {
   if (!memchr(b->text, 0, b->length)) return false;

@@ -51,7 +51,7 @@ typedef struct checker {
 symbol *symbol_find(const checker *c, symbol_kind kind, const char *name);
 /* Reports reserved names and doubles; NULL then. */
 symbol *symbol_add(checker *c, symbol_kind kind, const statement *declared);
-/* What `name` refers to, or NULL and an error at `at`. */
+/* Returns the meaning of `name`, or NULL after an error at `at`. */
 const void *symbol_resolve(checker *c, symbol_kind kind, const char *name,
                            span at);
 /* Names of a kind, for did-you-mean; count through *count. */
@@ -71,7 +71,8 @@ void clauses_collect(checker *c, const statement *block, clauses *out);
 
 /* ---- check_expr.c: terms to operands ------------------------------------- */
 
-/* Where a term stands; a bit each. Names differ in where they are known. */
+/* The contexts that a term may stand in, a bit each. Each name is known in some
+ * of them. */
 typedef enum term_context {
   CONTEXT_LET = 1,      /* also topology and schedule */
   CONTEXT_CONSTANT = 2, /* inside a pattern */
@@ -152,7 +153,7 @@ int32_t operator_arguments(expr_op op); /* -1: any number from one */
 /* ---- check_builtin.c: what the language declares ------------------------- */
 
 bool is_reserved(const char *name);
-/* Whether the term is a call of int(). */
+/* Returns whether the term is a call of int(). */
 bool is_whole_call(const term *t);
 /* false when `name` is none of them. */
 bool builtin_name(const scope *s, const term *t, operand *result);

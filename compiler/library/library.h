@@ -157,8 +157,8 @@ bool archive_next(const char *bytes, size_t size, size_t *at,
 
 /* ---- library_link.c ------------------------------------------------------ */
 
-/* Where the C compiler lies that links; NULL with the reason
- * in dil_last_error. */
+/* Returns the path of the C compiler that links; NULL with the reason in
+ * dil_last_error. */
 const char *library_linker(arena *a);
 /* Has $CC link a shared library of these objects, or make one of them. */
 dil_status library_link(const library *l, const library_object *object,

@@ -44,8 +44,8 @@ typedef struct oracle_pair {
   double delta;   /* of the row */
   double deltas;  /* sum |dO_d o_d| + |dlse|: what delta is summed from */
 } oracle_pair;
-/* How far rounding may move P, dS and scale q . k of a pair. The derivatives of
- * its chain move with the last. */
+/* Bounds on how far rounding may move P, dS and scale q . k of a pair. The
+ * derivatives of its chain move with the last. */
 typedef struct oracle_error {
   double weight, slope, score;
 } oracle_error;

@@ -8,7 +8,8 @@ typedef struct dual {
   double value, slope; /* slope: the derivative */
 } dual;
 
-/* Where an expression is evaluated, and what its slope is taken by. */
+/* The point at which an expression is evaluated, and the variable of its slope.
+ */
 typedef struct dual_point {
   expr_point point; /* s is the value of the score so far */
   double slope;     /* of s */

@@ -7,7 +7,7 @@
 #include "oracle_dual.h"
 #include "oracle_query.h"
 
-/* Where a pair's parts go; NULL: not wanted. */
+/* The sums that a pair's parts go to; NULL: not wanted. */
 typedef struct gradient_sums {
   double *dq, *dk, *dv;   /* of the pair's row and key */
   double *const *inputs;  /* [DIL_INPUT_MAX], each row-major */
@@ -49,8 +49,8 @@ typedef struct gradient_pair {
  * a read of an input where one is given. */
 dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
                     double slope, const expr *read);
-/* How far that derivative moves while the rounding of a judged pair moves s0.
- */
+/* Returns how far that derivative moves while the rounding of a judged pair
+ * moves s0. */
 double gradient_chain_bend(const gradient_row *g, const gradient_pair *pair,
                            double slope, const expr *read);
 /* The softmax of all branches, and the one that a branch's keys are in. */

@@ -112,7 +112,7 @@ bool query_serves(const oracle_query *r, int32_t index) {
   return b->head_first <= r->h && r->h <= b->head_last;
 }
 
-/* Where the row's segment of a branch begins. */
+/* Returns the position at which the row's segment of a branch begins. */
 static int64_t segment_start(const oracle_query *r, const branch *b) {
   return b->segment > 0 ? r->t / b->segment * b->segment : 0;
 }
@@ -169,7 +169,7 @@ static bool is_allowed(oracle_query *r, const branch *b, int64_t j) {
   return is_kept(r, &b->keeps[0]) && is_kept(r, &b->keeps[1]);
 }
 
-/* Whether one of the branches before `index` has the key as well. */
+/* Returns whether one of the branches before `index` has the key as well. */
 static bool is_repeated(oracle_query *r, int32_t index, int64_t j) {
   for (int32_t k = 0; k < index; k++) {
     oracle_range keys = query_range(r, k);

@@ -34,15 +34,14 @@ void query_read(const oracle_query *r, const dil_tensor *x, double *to);
 /* Row j of K or V, for the row's head, into r->key. */
 void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j);
 
-/* Whether branch `index` has the row's head, and then whether it selects the
- * row. */
+/* Returns whether branch `index` has the row's head and selects the row. */
 bool query_serves(const oracle_query *r, int32_t index);
 bool query_selects(const oracle_query *r, int32_t index);
 /* The keys of the row's segment that branch `index` selects and its window lets
  * through; none when the branch does not serve the head or select the row. */
 oracle_range query_range(const oracle_query *r, int32_t index);
-/* Whether the branch's conditions keep a key of that range; in `union`, whether
- * no branch before has the key as well. */
+/* Returns whether the branch's conditions keep a key of that range; in `union`,
+ * also whether no branch before it has the key as well. */
 bool query_keeps(oracle_query *r, int32_t index, int64_t j);
 /* scale q . k, before the branch's chain. Leaves row j of K in r->key. */
 double query_dot(oracle_query *r, int64_t j);

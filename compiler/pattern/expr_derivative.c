@@ -80,8 +80,8 @@ static expr *difference(const derivation *d, expr *x, expr *y) {
   return binary(d, EXPR_SUB, x, y);
 }
 
-/* Whether it is finite whatever the score and the inputs are, sizes beyond f32
- * apart. */
+/* Returns whether e is finite whatever the score and the inputs are, values
+ * beyond f32 apart. */
 static bool is_bounded(const expr *e) {
   if (e->type != TYPE_F32) return true;
   if (e->op == EXPR_S_ || e->op == EXPR_INPUT) return false;

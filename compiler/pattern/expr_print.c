@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How tightly an operator binds, as in C. */
+/* The precedence of operators, as in C. */
 enum {
   LEVEL_CHOOSE, LEVEL_OR, LEVEL_AND, LEVEL_EQUAL, LEVEL_ORDER, LEVEL_SUM,
   LEVEL_PRODUCT, LEVEL_UNARY, LEVEL_PRIMARY

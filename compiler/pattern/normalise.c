@@ -13,7 +13,7 @@
 /* Tiles of queries fill well within these (see should_fuse in plan.c). */
 enum { TERMS = 16, PERIOD_MOST = 64, ROWS_LEAST = 32 };
 
-/* What is known of a conjunction's pairs. */
+/* The facts that are known of a conjunction's pairs. */
 typedef struct lifted {
   int64_t segment;        /* 0: none */
   int64_t dilation;       /* of either side; 0: no such term */

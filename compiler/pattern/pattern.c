@@ -123,7 +123,7 @@ bool pattern_reaches(const pattern *p, int32_t index, int64_t h, int64_t t,
 
 /* ---- invariants: expressions --------------------------------------------- */
 
-/* What an expression may see where it stands. */
+/* The names that an expression may see where it stands. */
 typedef struct verify_scope {
   const pattern *pattern;
   bool pair;  /* b, h, i, j and inputs; else h alone or sizes alone */

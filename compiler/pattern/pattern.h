@@ -74,12 +74,14 @@ typedef struct pattern {
 } pattern;
 
 bool pattern_same(const pattern *a, const pattern *b);
-/* Whether a row has one lse: `softmax`, `union`, or one branch a head. */
+/* Returns whether a row has one lse: `softmax`, `union`, or one branch a head.
+ */
 bool pattern_has_lse(const pattern *p);
-/* Whether branches share the softmax of a head, each key as often as it is
- * reached: only then `gradient detached` differs from `exact`. */
+/* Returns whether branches share the softmax of a head, where each key counts
+ * as often as it is reached: only then `gradient detached` differs from
+ * `exact`. */
 bool pattern_mixes_branches(const pattern *p);
-/* Whether it or a branch has a sink. */
+/* Returns whether the pattern or one of its branches has a sink. */
 bool pattern_has_sinks(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
 /* The same; what it needs meanwhile is taken from the arena. */
@@ -92,7 +94,8 @@ void pattern_verify(const pattern *p);           /* aborts: our bug */
 /* normalise.c: the same attention with branches in place of masks that say what
  * a branch can say; the pattern itself where there are none. */
 const pattern *pattern_normalise(arena *a, const pattern *p);
-/* Whether branch b of the pattern reaches key j from position t in head h. */
+/* Returns whether branch b of the pattern reaches key j from position t in head
+ * h. */
 bool pattern_reaches(const pattern *p, int32_t branch, int64_t h, int64_t t,
                      int64_t j, const expr_point *point);
 

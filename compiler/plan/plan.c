@@ -202,7 +202,8 @@ static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
   return whole || should_fuse(t, pass | 1ull << b);
 }
 
-/* Where it is free to choose, and there is something to choose. */
+/* Returns whether the passes are the planner's to choose, and there is a
+ * choice. */
 static bool counts_passes(const plan *p) {
   const unsigned forced = FORCE_FUSE | FORCE_CHAIN | FORCE_GENERAL;
   return !(p->force & forced) && p->table.branch_count > 1 &&

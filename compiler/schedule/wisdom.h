@@ -31,8 +31,9 @@ typedef struct wisdom {
   const char *reason;     /* why that record is wrong */
 } wisdom;
 
-/* Where it is kept: DIL_WISDOM, or wisdom in the folder dil of XDG_STATE_HOME
- * or ~/.local/state. NULL: DIL_WISDOM is `off`, or there is no home. */
+/* Returns the path of the wisdom file: DIL_WISDOM, or wisdom in the folder dil
+ * of XDG_STATE_HOME or ~/.local/state. NULL: DIL_WISDOM is `off`, or there is
+ * no home. */
 const char *wisdom_path(arena *a);
 /* Equal for patterns that mean the same but for names, in one direction. */
 uint64_t wisdom_pattern(arena *a, const pattern *p, dil_direction direction);

@@ -102,8 +102,9 @@ typedef struct arguments {
   void *stream;
 } arguments;
 
-/* What a host gave, checked: device, element types, strides, read-only and
- * overlapping outputs. Shapes are the run's own to check. */
+/* Reads the arguments that a host gave, and checks device, element types,
+ * strides, read-only and overlapping outputs. Shapes are the run's own to
+ * check. */
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                           arguments *out);
 /* The same for a call that ran before: its outputs are read and not written. */
@@ -123,8 +124,8 @@ dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
 dil_status arguments_read_tensor(const dil_context *c, const char *name,
                                  dil_dtype want, const DLTensor *from,
                                  dil_tensor *to);
-/* What an output must be: not read-only, each element with memory of its own;
- * and apart from another tensor. */
+/* Check that an output is not read-only and has memory of its own for each
+ * element; and that it is apart from another tensor. */
 dil_status arguments_check_output(const char *name, const dil_tensor *t,
                                   uint64_t flags);
 dil_status arguments_check_apart(const char *name, const dil_tensor *output,
@@ -144,8 +145,8 @@ typedef struct gradients {
   arguments forward;
 } gradients;
 
-/* What a host gave, checked: also shapes and types of gradients, and that no
- * output shares memory with any other tensor. */
+/* Reads the gradients that a host gave, and checks the same and their shapes
+ * and types, and that no output shares memory with any other tensor. */
 dil_status gradients_read(const dil_kernel *k, const dil_gradients *given,
                           gradients *out);
 /* The call of these sizes that takes the most memory: all gradients in the

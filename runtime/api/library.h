@@ -35,11 +35,11 @@ typedef struct dil_library_kernel {
   const dil_cuda_code *cuda;    /* a chip's together, most specific first */
 } dil_library_kernel;
 
-/* How the generated struct of a kernel's arguments lies in memory: words of
- * eight bytes, in this order. Words from DIL_WORD_RESERVED up to the inputs are
- * 0: later versions have a use for them. Pointers to declared inputs follow,
- * then a scale (double) where the pattern takes one, then seed and train where
- * it has dropout. */
+/* The generated struct of a kernel's arguments consists of words of eight
+ * bytes, in this order. Words from DIL_WORD_RESERVED up to the inputs are 0:
+ * later versions have a use for them. Pointers to declared inputs follow, then
+ * a scale (double) where the pattern takes one, then seed and train where it
+ * has dropout. */
 typedef enum dil_library_word {
   DIL_WORD_SIZE, DIL_WORD_Q, DIL_WORD_K, DIL_WORD_V, DIL_WORD_O, DIL_WORD_LSE,
   DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_RESERVED, DIL_WORD_INPUTS = 32

@@ -36,7 +36,8 @@ void dil_struct_write(void *to, const void *from, size_t known);
 
 #pragma GCC visibility pop
 
-/* Where `offset` bytes from `start` is; false where no memory can be there. */
+/* Finds the address `offset` bytes from `start`; false where no memory can be
+ * there. */
 bool usage_offset(const void *start, uint64_t offset, void **there);
 
 #endif

@@ -16,9 +16,10 @@ typedef struct launch {
 dil_status launch_read(launch *l);
 /* The rank as it is written; NULL: none is. */
 const char *launch_rank(void);
-/* Where such processes meet: DIL_MEET, or HOST:PORT of MASTER_ADDR and
- * MASTER_PORT; the next port where torchrun itself listens at that. False: it is
- * not said. DIL_USAGE in *status: it is too long, or half of it. */
+/* Writes the place where such processes meet: DIL_MEET, or HOST:PORT of
+ * MASTER_ADDR and MASTER_PORT; the next port where torchrun itself listens at
+ * that. False: it is not said. DIL_USAGE in *status: it is too long, or half of
+ * it. */
 bool launch_meeting(char *place, size_t size, dil_status *status);
 /* This process is of a job that an MPI has started. */
 bool launch_by_mpi(void);

@@ -15,7 +15,7 @@
  * Thread-safe; what is opened stays open. */
 dil_status dil_module_open(const char *file, const char *symbol,
                            void **address);
-/* Where such a file lies; nothing is opened. */
+/* Finds the path of such a file; nothing is opened. */
 enum { DIL_PATH_MAX = 4096 };
 dil_status dil_module_find(const char *file, char path[DIL_PATH_MAX]);
 

@@ -15,8 +15,8 @@ int32_t processors_count(void);
  * `root` (as /sys/fs/cgroup); THREADS_MAX when nothing limits it. */
 int32_t processors_quota(const char *membership, const char *root);
 
-/* How many threads a caller gets who asks for so many; for 0 as DIL_THREADS has
- * it, or else as many as there are processors. */
+/* Returns how many threads a caller gets who asks for so many. For 0 that is
+ * the number in DIL_THREADS, or else the number of processors. */
 dil_status processors_choose(int32_t asked, int32_t *count);
 
 #endif

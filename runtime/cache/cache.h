@@ -96,8 +96,8 @@ dil_status cache_folder_list(int folder, cache_file **files, int32_t *count);
 /* Returns whether a temporary file is nobody's: its process has ended and holds
  * no lock on it, or it is older than an hour. */
 bool cache_file_is_stale(int folder, const cache_file *file);
-/* When there are more than `max` bytes of entries: removes them, least recently
- * used first, until `low` bytes are left. In any case stale temporary files go.
+/* Where there are more than `max` bytes of entries, removes the least recently
+ * used ones until `low` bytes are left. In any case stale temporary files go.
  * `*bytes` are left, `*removed` entries went. */
 dil_status cache_folder_trim(int folder, int64_t max, int64_t low,
                              int64_t *bytes, int32_t *removed);

@@ -102,7 +102,7 @@ static dil_status entry_failed(const char *doing, const char *name) {
   return DIL_ENVIRONMENT;
 }
 
-/* Whom it belongs to and what it is, before a byte is read. */
+/* Checks the file's owner and kind before a byte of it is read. */
 static dil_status check_entry_file(const char *name, const struct stat *file,
                                    bool read_only) {
   uid_t me = geteuid();

@@ -114,7 +114,7 @@ static int64_t rows_bytes(const dil_tensor *t, size_t element) {
   return dil_tensor_count(t) * (int64_t)element;
 }
 
-/* Where the sums of each input begin, and how many copies there are. */
+/* Decides where the sums of each input begin, and how many copies there are. */
 static void plan_sums(cpu_gradient_run *g) {
   g->sums_length = 0;
   for (int32_t x = 0; x < g->run->table->input_count; x++) {
@@ -286,7 +286,7 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   return status;
 }
 
-/* What follows from a checked call. */
+/* Fills in the facts that follow from a checked call. */
 static void gradient_run_open(cpu_gradient_run *g) {
   const dil_table *t = g->run->table;
   g->code = g->run->code[DIL_GRADIENTS];

@@ -109,7 +109,7 @@ static bool code_has_gradients(const dil_table *table, const dil_code *c) {
   return whole && (!inputs || c->inputs[0]);
 }
 
-/* Whether the functions that every plan needs are there. */
+/* Returns whether the functions that every plan needs are there. */
 static bool code_has_variant(const dil_table *table, dil_variant variant,
                              const dil_code *c) {
   switch (variant) {

@@ -247,8 +247,8 @@ static bool cpu_run_serves(const cpu_run *r, int32_t h) {
   return false;
 }
 
-/* What a row of a head without branches starts from: additive passes have one
- * softmax a branch, so here none. */
+/* Returns the lse that a row of a head without branches starts from. Additive
+ * passes have a softmax for each branch, so there is none here. */
 static float cpu_run_unserved_sink(const cpu_run *r, int64_t b, int64_t n,
                                    int32_t h) {
   return combine_is_additive(r->table) ? -INFINITY

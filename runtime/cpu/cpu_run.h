@@ -8,7 +8,7 @@
 #include "runtime/code.h"
 #include "runtime/pool/threads.h"
 
-/* How a pass leaves the rows it touches. */
+/* The ways in which a pass leaves the rows that it touches. */
 typedef enum finish {
   FINISH_WRITE,  /* no other pass touches the head: the final output */
   FINISH_RESUME, /* state in f32: continue it, leave it advanced */
@@ -78,7 +78,8 @@ dil_status cpu_run_advance(cpu_run *r, char *memory);
 dil_status cpu_run_end(cpu_run *r);
 
 finish cpu_run_finish(const cpu_run *r, int32_t head);
-/* Where query row n of (b, h) is written, and its lse (NULL: not wanted). */
+/* Return the place that query row n of (b, h) is written to, and that of its
+ * lse (NULL: not wanted). */
 char *cpu_run_output(const cpu_run *r, int64_t b, int64_t n, int32_t h);
 float *cpu_run_lse(const cpu_run *r, int64_t b, int64_t n, int32_t h);
 row_view cpu_run_row_view(const dil_tensor *tensor, int64_t b, int32_t head,

@@ -281,8 +281,9 @@ static void row_set_head(const row_pass *w, const query_row *q,
   at->env.env.head = q->head + (w->run->shard ? w->run->shard->head : 0);
 }
 
-/* What the row starts from, as an lse: its sinks, or the state that an earlier
- * pass left. Only the first split of the keys starts from it. */
+/* Returns the lse that the row starts from: that of its sinks, or the state
+ * that an earlier pass left. Only the first split of the keys starts from it.
+ */
 static float row_start(const row_pass *w, const query_row *q,
                        const row_source *at, int64_t b) {
   const cpu_run *r = w->run;

@@ -62,7 +62,7 @@ static inline const char *cuda_chip_fast(int32_t arch) {
   return chip ? chip->fast : NULL;
 }
 
-/* Whether a family is the fast one of some chip. */
+/* Returns whether a family is the fast one of some chip. */
 static inline bool cuda_is_fast(const char *family) {
   const cuda_chip *chip;
   for (int32_t i = 0; (chip = cuda_chip_row(i)); i++)
@@ -70,8 +70,8 @@ static inline bool cuda_is_fast(const char *family) {
   return false;
 }
 
-/* Where nothing is known of a chip: the first row with a fast family and
- * figures. */
+/* Returns the chip that stands for an unknown one: the first row with a fast
+ * family and figures. */
 static inline const cuda_chip *cuda_chip_measured(void) {
   const cuda_chip *chip;
   for (int32_t i = 0; (chip = cuda_chip_row(i)); i++)

@@ -49,7 +49,7 @@ static dil_status device_read_facts(dil_cuda *d) {
   return cuda_check(d->driver, result, "describe the device");
 }
 
-/* What a device has besides its context. */
+/* Opens the parts that a device has besides its context. */
 static dil_status device_open_parts(dil_cuda *d) {
   dil_status status = cuda_enter(d);
   if (status) return status;

@@ -51,7 +51,7 @@ static int32_t general_parts(const dil_table *t, int32_t pass,
   return parts;
 }
 
-/* Whether all heads of a K/V head have the same branches and phases. */
+/* Returns whether all heads of a K/V head have the same branches and phases. */
 static bool general_heads_agree(const dil_table *t, int32_t pass) {
   int32_t group = t->heads / t->kv_heads;
   for (int32_t b = 0; b < t->branch_count; b++) {
@@ -183,7 +183,8 @@ static void general_fill_place(const cuda_run *r, dil_params *p) {
   p->heads = r->table->heads;
 }
 
-/* Whether the address and the size of every row are multiples of `bytes`. */
+/* Returns whether the address and the size of every row are multiples of
+ * `bytes`. */
 static bool general_is_whole(const dil_tensor *t, int64_t bytes) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   bool whole = (uintptr_t)t->data % (uint64_t)bytes == 0 &&
@@ -229,7 +230,8 @@ static dil_params general_parameters(const cuda_run *r) {
 
 /* ---- the family ---------------------------------------------------------- */
 
-/* Whether large tiles are nearly full, and are enough for the device. */
+/* Returns whether large tiles are nearly full, and are enough for the device.
+ */
 static bool general_has_many(const cuda_run *r, int32_t pass,
                              const cuda_code *code) {
   dil_params p = {0};

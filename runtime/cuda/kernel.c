@@ -127,7 +127,7 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
 
 /* ---- the code of each pass ----------------------------------------------- */
 
-/* Whether every row of the call sees a key by this branch: its own. */
+/* Returns whether every row of the call sees a key by this branch: its own. */
 static bool kernel_branch_sees_itself(const cuda_run *r, const dil_branch *b) {
   const dil_table *t = r->table;
   const dil_progression q = cuda_queries(r), k = cuda_keys(r);
@@ -169,7 +169,7 @@ void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r) {
 
 /* ---- running ------------------------------------------------------------- */
 
-/* Whether a call needs kernels that only the last code has: see
+/* Returns whether a call needs kernels that only the last code has: see
  * codes_take_last. */
 static bool kernel_takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
   bool stateful = k->stateful && !r->opened;
@@ -392,7 +392,7 @@ dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
 
 /* ---- questions ----------------------------------------------------------- */
 
-/* Whether a pass before this one takes the same code. */
+/* Returns whether a pass before this one takes the same code. */
 static bool kernel_is_named(const dil_cuda_kernel *k, const cuda_run *r,
                             int32_t pass) {
   for (int32_t p = 0; p < pass; p++)

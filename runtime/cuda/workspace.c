@@ -88,7 +88,7 @@ void workspace_close(dil_cuda *device) { dil_pool_free(device->pool); }
 
 /* ---- one run ------------------------------------------------------------- */
 
-/* What a graph replays must stay the graph's own. */
+/* The memory that a graph replays must stay the graph's own. */
 static dil_status workspace_from_pool(const dil_cuda *d, void *stream,
                                       bool *pooled) {
   int capture = 0;

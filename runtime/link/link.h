@@ -14,8 +14,9 @@
 
 typedef struct dil_link dil_link;
 
-/* How a link copies device memory in stream order: a wait for such a message
- * only enqueues the copy on a stream, and does not wait until it is made. */
+/* The calls by which a link copies device memory in stream order: a wait for
+ * such a message only enqueues the copy on a stream, and does not wait until it
+ * is made. */
 typedef struct link_order {
   void *user;
   void *stream;     /* for a link that moves device memory itself (NCCL) */

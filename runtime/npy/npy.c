@@ -153,7 +153,8 @@ static void next_index(const int64_t *shape, int32_t rank, int64_t *at) {
   }
 }
 
-/* Where the element stands in a file in Fortran order: first axis fastest. */
+/* Returns the element's place in a file in Fortran order, where the first axis
+ * is the fastest. */
 static int64_t fortran_place(const npy_header *h, const int64_t *at) {
   int64_t place = 0;
   for (int32_t axis = h->rank; axis-- > 0;)

@@ -4,7 +4,7 @@
 
 #include "runtime/tensor.h"
 
-/* How an element stands in a file and what it becomes in memory. */
+/* A kind of element: its form in a file and its type in memory. */
 typedef struct npy_kind {
   const char *code;       /* without the byte order: "f4" */
   size_t size;            /* bytes in the file */

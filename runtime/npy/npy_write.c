@@ -193,7 +193,7 @@ static void end_output(dil_npy_output *out) {
   *out = (dil_npy_output){0};
 }
 
-/* Where an output is to be, and the rights of what stands there. */
+/* The path of an output, and the rights of the file that stands there. */
 typedef struct npy_place {
   char path[PATH_MAX];
   bool there;

@@ -10,8 +10,8 @@
 
 #pragma GCC visibility push(default) /* the parts of dil share it */
 
-/* Whom a message goes to besides: a context's own hook. The text is one line
- * without an end. May be called from any thread. */
+/* A context's own hook, which messages go to as well. The text is one line
+ * without an end. Any thread may call it. */
 typedef struct log_target {
   dil_log_hook hook;
   void *user;

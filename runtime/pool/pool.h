@@ -14,9 +14,9 @@
 
 typedef struct pool pool;
 
-/* Where a pool has its memory from. On a device with streams, a block that is
- * given back may still be at work there: `mark` and its kin say until when.
- * All four are NULL where memory is free as soon as it is given back. */
+/* The source of a pool's memory. On a device with streams, a block that is
+ * given back may still be at work there: `mark` and its kin say until when. All
+ * four are NULL where memory is free as soon as it is given back. */
 typedef struct pool_source {
   const char *name;      /* "cpu", "cuda:0": for messages; borrowed */
   dil_status (*take)(void *user, int64_t bytes, void **memory);

@@ -293,7 +293,8 @@ static dil_status row_needs_extend(row_needs *all, int64_t low, int64_t high,
   return status;
 }
 
-/* Where to cut a range: at the multiple of the largest power of two inside. */
+/* Returns the position to cut a range at: the multiple of the largest power of
+ * two inside. */
 static int64_t round_middle(int64_t low, int64_t high) {
   int64_t bit = 1;
   for (int64_t differ = low ^ (high - 1); differ > 1; differ /= 2) bit *= 2;

@@ -39,9 +39,10 @@ int64_t positions_count(const positions *s);
 /* Bounds of a plan's masks, as far as they are known without the inputs. All
  * ranks must get the same answers. */
 typedef struct partition_mask {
-  /* How much of the box of queries t0..t1 and keys j0..j1 (inclusive positions)
-   * the mask of a predicate lets through, its window aside. `head` counts in
-   * the whole plan. DIL_PARTIAL also means that it cannot tell. Thread-safe. */
+  /* Returns how much of the box of queries t0..t1 and keys j0..j1 (inclusive
+   * positions) the mask of a predicate lets through, its window aside. `head`
+   * counts in the whole plan. DIL_PARTIAL also means that it cannot tell.
+   * Thread-safe. */
   dil_cover (*bounds)(const void *context, int32_t predicate, int32_t head,
                       int64_t t0, int64_t t1, int64_t j0, int64_t j1);
   const void *context;

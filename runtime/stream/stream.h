@@ -61,7 +61,7 @@ typedef struct stream_job {
   int64_t bytes;           /* to bring, in the dtype of the pattern */
 } stream_job;
 
-/* Where a walk over all chunks stands. */
+/* The state of a walk over all chunks. */
 typedef struct stream_walk {
   const stream_shape *shape;
   stream_place at;           /* the next pair */
@@ -101,9 +101,9 @@ dil_status carry_route(stream_carry *c, route *r, const ring_keys *from,
 
 /* ---- stream_state.c: what a run keeps of itself -------------------------- */
 
-/* Where a run is, and the running state of its queries, in PREFIX.state. Rows
- * of o and lse that are finished are where the call has them: in files, if they
- * are to outlive the process. */
+/* PREFIX.state has the place that a run has reached and the running state of
+ * its queries. Rows of o and lse that are finished are where the call has them:
+ * in files, if they are to outlive the process. */
 typedef struct stream_checkpoint {
   const char *prefix;       /* NULL: nothing is kept */
   int32_t every;            /* pairs from state to state */

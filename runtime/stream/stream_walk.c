@@ -87,9 +87,9 @@ static dil_status seconds_of(const stream_shape *s, double *seconds) {
   return status;
 }
 
-/* Where each query wants most keys, more queries at a time bring fewer of them
- * again; where few want any, large chunks of both are skipped or full. That is
- * counted, unless there are too many chunks for it. */
+/* Where each query wants most keys, fewer keys are brought again with more
+ * queries at a time. Where few queries want any, large chunks of both are
+ * skipped or full. That is counted, unless there are too many chunks for it. */
 static dil_status cut_by_count(stream_shape *s, row_costs cost,
                                int64_t bound) {
   enum { PARTS_MOST = 32, PAIRS_MOST = 4096 };

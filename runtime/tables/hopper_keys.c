@@ -133,8 +133,8 @@ static hopper_key_range keys_form(const table_builder *builder,
   return form;
 }
 
-/* Whether keys that branches a reach may share a key range with keys that
- * branches b reach. */
+/* Returns whether keys that branches a reach may share a key range with keys
+ * that branches b reach. */
 static bool keys_form_alike(const table_builder *builder, uint64_t a,
                             uint64_t b) {
   bool once = builder->table->combine == DIL_COMBINE_UNION;
@@ -348,7 +348,7 @@ static bool keys_join_best(table_builder *builder, const residues *x,
   return true;
 }
 
-/* Whether two branches may share visits; in a union all may. */
+/* Returns whether two branches may share visits; in a union all may. */
 static bool keys_may_share(const table_builder *builder, uint64_t a,
                            uint64_t b) {
   const dil_branch *one = &builder->table->branches[a];

@@ -30,7 +30,7 @@ static bool table_accept_period(table_builder *builder) {
                 (long long)builder->pass->period, (long long)most);
 }
 
-/* Whether the branches' predicates differ. */
+/* Returns whether the branches' predicates differ. */
 static bool table_predicates_differ(const table_builder *builder) {
   int32_t first =
       builder->table->branches[__builtin_ctzll(builder->pass->branches)]
@@ -40,8 +40,8 @@ static bool table_predicates_differ(const table_builder *builder) {
   return false;
 }
 
-/* Whether the kernel must evaluate each pair: for masks, score chains, dropout,
- * or different windows in a union, where a key counts once. */
+/* Returns whether the kernel must evaluate each pair: for masks, score chains,
+ * dropout, or different windows in a union, where a key counts once. */
 static bool table_is_pairwise(const table_builder *builder) {
   bool asks = builder->table->scored || builder->table->dropout > 0;
   if (builder->table->combine == DIL_COMBINE_UNION)
@@ -75,8 +75,8 @@ static bool table_accept(table_builder *builder) {
 /* ---- intervals and shapes
  * ---------------------------------------------------- */
 
-/* Whether all branches have the same segment. Residues may then count from its
- * start. */
+/* Returns whether all branches have the same segment. Residues may then count
+ * from its start. */
 static bool table_is_uniform(const table_builder *builder) {
   int64_t first = segment_of(builder, __builtin_ctzll(builder->pass->branches));
   EACH_BRANCH(b, builder->pass->branches)

@@ -46,7 +46,7 @@ typedef struct hopper_table {
  * counted. */
 bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
                        hopper_table *out, char *reason, size_t size);
-/* Whether all segments of these branches divide one another. */
+/* Returns whether all segments of these branches divide one another. */
 bool hopper_is_nested(const dil_table *table, uint64_t branches);
 
 /* The relative time for a block of keys in a tile of `height` rows; 192 rows

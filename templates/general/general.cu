@@ -90,7 +90,8 @@ DIL_INLINE void finish_visit(const dil_params &p, const dil_tile &t,
   add_values(s, o);
 }
 
-/* Whether rows came out so that they are to be gone over again, with care. */
+/* Returns whether rows came out so that they are to be computed again, with
+ * care. */
 DIL_INLINE bool want_care(const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
   bool careful = SCRATCH.careful, lost = false;
   if (!CARES) return false;

@@ -116,9 +116,9 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
 /* The states of a row of a shard: one, or one a pass, weighted and added. */
 #define STATES (COMBINE >= 2 ? PASSES : 1)
 
-/* What a row's state begins with. In a shard p.batches counts the batch rows of
- * all states. Else passes of `mean` and `sum` begin with their sinks themselves,
- * and only the pattern's say whether the row is NaN. */
+/* Returns the state that a row begins with. In a shard p.batches counts the
+ * batch rows of all states. Else passes of `mean` and `sum` begin with their
+ * sinks themselves, and only the pattern's say whether the row is NaN. */
 DIL_INLINE float state_start(const dil_params &p, const dil_place &at) {
   int batches = is_shard(p) ? p.batches / STATES : p.batches;
   int state = is_shard(p) ? at.b / batches : -1;

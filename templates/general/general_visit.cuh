@@ -133,9 +133,9 @@ struct dil_scratch {
   dil_tile walked; /* the tile as the query head sees it whose rows are walked */
 #endif
   bool careful; /* rows are gone over again */
-  /* Whether parts of 16 rows and 8 keys are live or full: a byte for each 16
-   * rows, a bit for each 8 keys. Only visits that are neither full nor a window
-   * have them. */
+  /* Bits that say whether parts of 16 rows and 8 keys are live or full: a byte
+   * for each 16 rows, a bit for each 8 keys. Only visits that are neither full
+   * nor a window have them. */
   unsigned part_live[2][PART_ROUNDS], part_full[2][PART_ROUNDS];
 #if MULTIPLICITY
   int merged_count[2];

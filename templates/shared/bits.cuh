@@ -88,7 +88,7 @@ DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
   return {{bits, bits}};
 }
 
-/* What depends on both. */
+/* Evaluates the parts that depend on both. */
 template <int part, class Condition>
 DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
   if (part >= 0 && x.known >> 2 * part & 1)

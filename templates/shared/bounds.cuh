@@ -5,7 +5,8 @@
 #define DIL_TEMPLATES_SHARED_BOUNDS_H
 #include "templates/shared/plan.cuh"
 
-/* Where row `row` begins: all axes but the last, flattened. */
+/* Returns the offset at which row `row` begins, where all axes but the last are
+ * flattened. */
 DIL_INLINE long long row_offset(const dil_device_input &in, int rank,
                                 long long row) {
   long long offset = 0;

@@ -7,7 +7,7 @@
 #define DIL_TEMPLATES_SHARED_COVER_H
 #include "templates/shared/pair.cuh"
 
-/* What is known of a tile: no pair is kept, some may be, all are. */
+/* The facts known of a tile: it keeps no pair, may keep some, or keeps all. */
 enum { DIL_EMPTY, DIL_PARTIAL, DIL_FULL };
 
 struct dil_range { /* of i32 values or of a condition */
@@ -208,8 +208,8 @@ DIL_INLINE dil_range r_hash_end(dil_hashed h) {
 /* Elements along one axis that are read one by one. */
 enum { DIL_ELEMENTS_MOST = 16 };
 
-/* How many elements the ranges name, where all lie on one axis; 0: they do
- * not, or they are too many to be read one by one. */
+/* Returns how many elements the ranges name, where all lie on one axis. 0: they
+ * do not, or they are too many to be read one by one. */
 DIL_INLINE int r_elements(const dil_range *at) {
   long long more = 0; /* elements after the first */
 #pragma unroll

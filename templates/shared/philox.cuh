@@ -31,7 +31,7 @@ dil_drop_word(int side, int b, int h, int position, unsigned seed_low,
                     (unsigned)side, seed_low, seed_high);
 }
 
-/* Whether dropout takes the weight of the pair with these words. */
+/* Returns whether dropout takes the weight of the pair with these words. */
 static __device__ __forceinline__ bool dil_dropped(unsigned row, unsigned key) {
   unsigned u = (row ^ key) * 0x7FEB352Du;
   u = (u ^ u >> 15) * 0x846CA68Bu;

@@ -5,7 +5,7 @@
 
 #define DIL_INLINE static __device__ __forceinline__
 
-/* What is less than a normal number is 0: four instructions become one. */
+/* A result below the least normal number is 0: four instructions become one. */
 DIL_INLINE float power_of_2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -42,7 +42,7 @@ DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
          (!dil_predicates[predicate].masked || dil_mask(predicate, t, j, at));
 }
 
-/* Whether a branch that selects t reaches key j. */
+/* Returns whether a branch that selects t reaches key j. */
 DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
                                const dil_pair &at) {
   const dil_branch_row &row = dil_branches[branch];

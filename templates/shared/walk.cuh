@@ -203,7 +203,8 @@ DIL_INLINE int take_digit(unsigned &number, int size) {
   return digit;
 }
 
-/* How many steps reach `away`, a distance of two positions; 0: none is due. */
+/* Returns how many steps reach `away`, a distance of two positions; 0: no step
+ * is due. */
 DIL_INLINE int steps_to(long long away, int step) {
   return away > 0 ? (int)((unsigned)(away - 1) / (unsigned)step) + 1 : 0;
 }
@@ -316,7 +317,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   return k;
 }
 
-/* Whether a tile's rows have keys at all, as far as windows know. */
+/* Returns whether a tile's rows have keys at all, as far as windows know. */
 DIL_INLINE bool sees_keys(const dil_params &p, const dil_tile &t) {
 #pragma unroll 1
   for (dil_set rest = t.branches; rest; rest &= rest - 1) {

@@ -83,7 +83,7 @@ static void find_place(const emit *e, const char *name, size_t offset,
   if (function != NULL) list[(*count)++] = (code_place){offset, function};
 }
 
-/* Where the functions of the current family go in a dil_code. */
+/* Lists the places of the current family's functions in a dil_code. */
 static int32_t list_places(const build *b, dil_variant variant,
                            code_place *list) {
   const emit *e = &b->emit;

@@ -79,7 +79,7 @@ static const char *const knob_names[KNOB_COUNT] = {
 #undef KNOB
 };
 
-/* Whether the knobs ask for the general family. */
+/* Returns whether the knobs ask for the general family. */
 static bool gpu_is_general(const knobs *k) {
   return knob_given(k, KNOB_FAMILY) &&
          k->value[KNOB_FAMILY][0] == FAMILY_GENERAL;
@@ -255,8 +255,8 @@ static dil_status gpu_run_jobs(const gpu_request *request, gpu_jobs *jobs,
   return status;
 }
 
-/* Whether a request wants a strategy. `family general` leaves only the general
- * one. */
+/* Returns whether a request wants a strategy. `family general` leaves only the
+ * general one. */
 static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
   if (s == &strategy_gradient)
@@ -393,7 +393,8 @@ static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
 
 /* ---- candidates for the tuner -------------------------------------------- */
 
-/* Whether a kernel can be written with a candidate's knobs; sets its code. */
+/* Returns whether a kernel can be written with a candidate's knobs, and sets
+ * its code. */
 static bool gpu_is_candidate(const gpu_request *r, const gpu_strategy *s,
                              gpu_candidate *c) {
   source_text text = {0};

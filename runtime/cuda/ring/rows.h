@@ -6,7 +6,8 @@
 #include "runtime/cuda/device.h"
 #include "runtime/ring/ring_device.h"
 
-/* Where a launch goes: the device's context is this thread's. */
+/* The device and the stream that a launch goes to. The device's context is this
+ * thread's. */
 typedef struct rows_target {
   dil_cuda *device;
   const cuda_code *code;

@@ -187,8 +187,8 @@ static void mpi_rest(int64_t turns) {
     mpi_nap();
 }
 
-/* When this rank's transfer last moved, or the awaited rank's last heartbeat
- * came. */
+/* Returns the time at which this rank's transfer last moved, or at which the
+ * awaited rank's last heartbeat came. */
 static double mpi_last_sign(const mpi_link *l, const mpi_slot *s,
                             double begun) {
   double sign = l->last_heartbeat[l->here.target];

@@ -5,7 +5,7 @@
  * revokes and sends and receives heartbeats. */
 #include "link_mpi.h"
 
-/* How long an answer may take, in seconds. */
+/* Returns the seconds that an answer may take. */
 static double mpi_patience(const mpi_link *l) {
   double share = l->link.timeout / 4;
   return share < 0.5 ? share : 0.5;

@@ -51,11 +51,12 @@ void put_condition_range(source_text *s, const plan *p, const expr *e);
  * (templates/shared/plan.cuh): HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0
  * f32, 1 bf16, 2 f16), branches, passes, predicates, phases. */
 void put_tables(source_text *s, const plan *p);
-/* Whether a key that is visited once may count several times (MULTIPLICITY). */
+/* Returns whether a key that is visited once may count several times
+ * (MULTIPLICITY). */
 bool has_multiplicity(const dil_table *t);
-/* Whether score chains may make a score -inf although s and the inputs that do
- * not depend on the key are finite. Chains can hide pairs that way without a
- * mask. */
+/* Returns whether score chains may make a score -inf although s and the inputs
+ * that do not depend on the key are finite. Chains can hide pairs that way
+ * without a mask. */
 bool is_hiding(const plan *p);
 
 #endif

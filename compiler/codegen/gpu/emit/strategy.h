@@ -8,9 +8,9 @@
 typedef struct gpu_strategy {
   const char *name;        /* = cuda_family.name */
   unsigned knobs;          /* bit k: this strategy has knob k */
-  /* Whether the strategy has kernels for this plan on this chip, with the
-   * request's knobs. If not, `reason` is filled (for `dil print` and `dil
-   * doctor`). */
+  /* Returns whether the strategy has kernels for this plan on this chip, with
+   * the request's knobs. If it has none, `reason` is filled (for `dil print`
+   * and `dil doctor`). */
   bool (*can)(const gpu_request *r, char *reason, size_t size);
   /* Writes the source and the facts (dil_cuda_code without its cubin) of one
    * configuration at one variant. With knobs there is one variant with one
@@ -34,7 +34,7 @@ typedef struct gpu_fast {
   const char *family;      /* = cuda_family.name */
   const gpu_strategy *plain;    /* for passes without masks and scores */
   const gpu_strategy *pairwise; /* for the others */
-  /* Whether pass 0 of a plan needs `pairwise`. */
+  /* Returns whether pass 0 of a plan needs `pairwise`. */
   bool (*is_pairwise)(const dil_table *t);
   /* Its way through templates/peak.cu: a macro that selects it, the launch of
    * a thread block, and the operations of one block in one round; `wide`: of
