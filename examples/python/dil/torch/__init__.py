@@ -82,5 +82,5 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     return (o, log_sums) if lse else o
 
 
-from . import modules  # noqa: E402  they call attention
+from . import modules, sdpa  # noqa: E402  they call attention
 from .patch import patch, unpatch  # noqa: E402
