@@ -15,6 +15,7 @@ from torch.nn import functional
 from cases import fails, run_tests
 from gathers import gathered, near
 import dil.torch
+import gigapath
 import peers
 
 # ---- modules of the published shape ------------------------------------------
@@ -187,6 +188,15 @@ def test_what_cannot_be_is_refused():
     m, x = patched(model())[0][0], torch.randn(1, 8, 64)
     fails("DIL_USAGE", "no attn_mask and no rel_pos", m, x, x, x,
           attn_mask=torch.zeros(8, 8))
+
+
+def test_the_example_of_gigapath():
+    o = gigapath.options(["--tiles", "1100", "--layers", "2", "--backward"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = gigapath.compare(o)
+    assert found["attentions"] == 2
+    assert found["output"] < 3e-6 and found["gradients"] < 3e-6, found
 
 
 # ---- torchscale and GigaPath themselves --------------------------------------
