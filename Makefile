@@ -367,6 +367,22 @@ abi: all
 	  record; status=$$?; rm -rf $$TMP; exit $$status
 wc:
 	@tests/wc.sh
+# ---- Python -----------------------------------------------------------------
+# The host is Python alone; its extension, for any CPython from 3.10 on, makes
+# calls quicker. PyTorch and transformers are for their tests.
+python3      = python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])'
+extension   := $(BUILD)/_call.abi3.so
+$(extension): examples/python/dil/_call.c runtime/dilrt.h runtime/dlpack.h
+	$(call say,link)$(CC) -std=c11 -O2 $(WARN) -shared -fPIC \
+	  -fvisibility=hidden -isystem $$($(python3)) -Iruntime -o $@ $<
+python: all $(extension)
+deps-python:
+	@python3 -m pip install -q torch transformers
+check-python: python
+	@BUILD=$(BUILD) tests/run.sh $(basename $(notdir $(wildcard tests/python/*.sh)))
+bench-python: python
+	@DIL_LIBRARY=$(BUILD)/libdil.so python3 tests/bench/python_calls.py
+
 # Writes the table of tests/README.md; `check` compares with it.
 tests-table: tests
 	@BUILD=$(BUILD) tests/coverage.sh write
@@ -452,5 +468,6 @@ $(core) $(tables) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(
 FORCE:
 .PHONY: all tests check check-here check-ring demo demo-here deps bench asan \
         tsan tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long layers \
-        abi wc tests-table fill install uninstall check-install clean FORCE
+        abi wc tests-table python deps-python check-python bench-python fill \
+        install uninstall check-install clean FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

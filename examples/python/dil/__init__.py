@@ -31,9 +31,11 @@ build this file lies in, or the system's.
 """
 
 import ctypes
+import importlib.util
 import operator
 import os
 import sys
+import threading
 
 __all__ = ["Error", "Context", "Program", "Kernel", "attention", "bfloat16",
            "float32", "version"]
@@ -207,6 +209,9 @@ _library.dil_context_threads.argtypes = [ctypes.c_void_p]
 _library.dil_program_warnings.argtypes = [ctypes.c_void_p]
 _library.dil_program_kernel_name.argtypes = [ctypes.c_void_p, ctypes.c_int32]
 _library.dil_program_kernel_count.argtypes = [ctypes.c_void_p]
+_kernel_run = _library.dil_kernel_run
+_kernel_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+_kernel_run.restype = ctypes.c_int
 
 version = _library.dil_version_text().decode()
 
@@ -310,6 +315,13 @@ _capsule_name.restype = ctypes.c_char_p
 _capsule_name.argtypes = [ctypes.py_object]
 
 
+def _want_gradients(*tensors):
+    for x in tensors:
+        if getattr(x, "requires_grad", False):
+            return True
+    return False
+
+
 def _export(x, stream):
     """The capsule of a tensor, in the newest form that it knows. On a GPU its
     owner is told the stream, which waits for what it has still to write."""
@@ -323,7 +335,7 @@ def _export(x, stream):
 
 
 def _without_gradient(x, name):
-    if not getattr(x, "requires_grad", False):
+    if not _want_gradients(x):
         return x
     if _torch() is None or _torch().is_grad_enabled():
         raise Error("DIL_USAGE", f"{name} requires a gradient, and autograd does "
@@ -424,7 +436,152 @@ def float32(x):
     return (numpy.asarray(x).astype("uint32") << 16).view("float32")
 
 
-# ---- contexts, programs, kernels ---------------------------------------------
+# ---- the quick way -----------------------------------------------------------
+#
+# A type such as torch.Tensor may have a C exchange table of DLPack 1.3, whose
+# functions fill a DLTensor without a capsule. A call of such tensors goes by it,
+# in C where the extension _call.c is there, else by ctypes. Any other call, and
+# any that dil refuses, goes the long way, which says what is wrong.
+
+_View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_CurrentStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32,
+                                   ctypes.POINTER(ctypes.c_void_p))
+
+
+class _ExchangeTable(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
+                ("older", ctypes.c_void_p), ("allocate", ctypes.c_void_p),
+                ("managed_from", ctypes.c_void_p),
+                ("managed_to", ctypes.c_void_p), ("view", _View),
+                ("current_stream", _CurrentStream)]
+
+
+def _extension():
+    """The module of _call.c: beside this file, or beside the library of a
+    build; None where it was not built."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for folder in (here, os.path.dirname(_library._name)):
+        path = os.path.join(folder, "_call.abi3.so")
+        if not os.path.exists(path):
+            continue
+        spec = importlib.util.spec_from_file_location(__name__ + "._call", path)
+        module = importlib.util.module_from_spec(spec)
+        module.connect(ctypes.cast(_library.dil_kernel_run,
+                                   ctypes.c_void_p).value)
+        return module
+    return None
+
+
+class _Exchange:
+    """A type's table, as functions of Python."""
+
+    def __init__(self, table):
+        self.view, self.current_stream = table.view, table.current_stream
+
+    def is_current(self, device, stream):
+        current = ctypes.c_void_p()
+        failed = self.current_stream(device.type, device.id,
+                                     ctypes.byref(current))
+        return not failed and current.value == (stream or None)
+
+
+_exchanges = {}  # of types; None: the type has no table
+
+
+def _exchange(kind):
+    """By the table that a type itself declares: a subclass may mean something
+    else, but PyTorch's parameters do not."""
+    declared = vars(kind).get("__dlpack_c_exchange_api__")
+    if _torch() is not None and kind is _torch().nn.Parameter:
+        declared = kind.__dlpack_c_exchange_api__
+    if declared is None:
+        return None
+    table = _ExchangeTable.from_address(
+        _capsule(declared, b"dlpack_exchange_api"))
+    taken = table.major == 1 and table.view and table.current_stream
+    if not taken or (_call and not _call.use(kind, declared)):
+        return None
+    return _Exchange(table)
+
+
+def _is_quick(kind):
+    if kind not in _exchanges:
+        _exchanges[kind] = _exchange(kind)
+    return _exchanges[kind] is not None
+
+
+class _Slots:
+    """The structs of a call with so many tensors, which are filled anew."""
+
+    def __init__(self, lse, lengths, inputs):
+        self.tensors = (_Tensor * (4 + lse + lengths + inputs))()
+        self.places = [ctypes.addressof(x) for x in self.tensors]
+        pointers = [ctypes.pointer(x) for x in self.tensors]
+        self.arguments = _Arguments(**dict(zip("qkvo", pointers)))
+        if lse:
+            self.arguments.lse = pointers[4]
+        if lengths:
+            self.arguments.lengths = pointers[4 + lse]
+        first = 4 + lse + lengths
+        self.inputs = (_TensorPointer * inputs)(*pointers[first:])
+        self.arguments.inputs = self.inputs
+        self.arguments.input_count = inputs
+        self.address = ctypes.addressof(self.arguments)
+        self.device = self.tensors[0].device
+        self.set = False   # whether train, seed, scale or stream ever were
+        self.busy = False  # a finaliser may call a kernel amid another call
+
+
+_slots = threading.local()
+
+
+def _slots_of(lse, lengths, inputs):
+    try:
+        return _slots.made[lse, lengths, inputs]
+    except AttributeError:
+        _slots.made = {}
+    except KeyError:
+        pass
+    made = _slots.made[lse, lengths, inputs] = _Slots(lse, lengths, inputs)
+    return made
+
+
+def _run_by_ctypes(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale,
+                   stream):
+    """Whether the call has run; as _call.run."""
+    slots = _slots_of(lse is not None, lengths is not None, len(inputs))
+    if slots.busy:
+        return False
+    tensors = [q, k, v, o]
+    if lse is not None:
+        tensors.append(lse)
+    if lengths is not None:
+        tensors.append(lengths)
+    if inputs:
+        tensors += inputs
+    exchange, view = _exchanges[type(q)], _exchanges[type(q)].view
+    slots.busy = True
+    try:
+        for x, place in zip(tensors, slots.places):
+            if _exchanges.get(type(x)) is not exchange or view(x, place):
+                return False
+        device = slots.device
+        if device.type != _CPU and not exchange.is_current(device, stream):
+            return False
+        arguments = slots.arguments
+        if train or seed or scale or stream or slots.set:
+            slots.set = True
+            arguments.train, arguments.seed = train, seed
+            arguments.scale, arguments.stream = scale, stream
+        return not _kernel_run(kernel, slots.address)
+    except Exception:  # of the tensors' owner
+        return False
+    finally:
+        slots.busy = False
+
+
+_call = _extension()
+_run = _call.run if _call else _run_by_ctypes
 
 
 class _Owned:
@@ -575,17 +732,18 @@ class _Views:
         return self.pointer(x, name, self.kernel._code)
 
     def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale):
+        """`inputs` in the kernel's order."""
         kernel = self.kernel
         for name, x in ("q", q), ("k", k), ("v", v):
             _must_be_rows(name, x)
         tensors = [self.pointer(x, f"input '{name}'")
-                   for name, x in kernel._ordered(inputs, q, k)]
+                   for name, x in zip(kernel.input_names, inputs)]
         arguments = _Arguments(
             q=self.rows(q, "q"), k=self.rows(k, "k"), v=self.rows(v, "v"),
             o=self.pointer(o, "o", kernel._code),
             inputs=(_TensorPointer * len(tensors))(*tensors),
             input_count=len(tensors), train=int(train), seed=seed,
-            scale=kernel._scale(scale), stream=self.stream)
+            scale=scale, stream=self.stream)
         if lse is not None:
             arguments.lse = self.pointer(lse, "lse")
         if lengths is not None:
@@ -616,7 +774,8 @@ class Kernel(_Owned):
         self.has_backward = bool(info.has_backward)
         self.dtype = _NAMES[info.dtype.code, info.dtype.bits]
         self.plan_hash = info.plan_hash
-        self._input_count = info.input_count
+        self._handle, self._input_count = pointer.value, info.input_count
+        self.input_names = tuple(name for name, _, _ in self.inputs(1, 1, 1))
 
     def __repr__(self):
         stored = _STORED.get(self.dtype, "bf16")
@@ -625,10 +784,6 @@ class Kernel(_Owned):
                  else f" (value {self.value_dim})")
         return (f"<dil.Kernel '{self.name}' on {self.device}: {self.heads} heads"
                 f"{kv} of {self.head_dim}{value}, {stored}>")
-
-    @property
-    def input_names(self):
-        return tuple(name for name, _, _ in self.inputs(1, 1, 1))
 
     def inputs(self, batch, queries, keys):
         """Name, dtype and shape of each declared input, for these sizes."""
@@ -643,18 +798,20 @@ class Kernel(_Owned):
                           tuple(info.shape[:info.rank])))
         return found
 
-    def _ordered(self, inputs, q, k):
-        given = dict(inputs or {})
-        names = [name for name, _, _ in
-                 self.inputs(q.shape[0], q.shape[1], k.shape[1])]
+    def _ordered(self, given):
+        """The inputs of a call, in the kernel's order."""
+        if not given and not self.input_names:
+            return ()
+        given = given or {}
         for name in given:
-            if name not in names:
+            if name not in self.input_names:
                 raise Error("DIL_USAGE", f"kernel '{self.name}' has no input "
-                            f"'{name}'; it has {', '.join(names) or 'none'}")
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise Error("DIL_USAGE", f"input '{missing[0]}' is not given")
-        return [(name, given[name]) for name in names]
+                            f"'{name}'; it has "
+                            + (", ".join(self.input_names) or "none"))
+        for name in self.input_names:
+            if name not in given:
+                raise Error("DIL_USAGE", f"input '{name}' is not given")
+        return tuple(given[name] for name in self.input_names)
 
     def _scale(self, scale):
         if self.takes_scale and scale is None:
@@ -679,18 +836,30 @@ class Kernel(_Owned):
         requires a gradient is refused, but under torch.no_grad().
         Returns the output, or the output and lse.
         """
-        for name, x in ("q", q), ("k", k), ("v", v):
-            _must_be_rows(name, x)
+        ordered, number = self._ordered(inputs), self._scale(scale)
         if out is None:
+            _must_be_rows("q", q)
             out = _like(q, tuple(q.shape[:3]) + (self.value_dim,), None)
         if lse is True:
+            _must_be_rows("q", q)
             lse = _like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
-        wants_lse = lse is not False and lse is not None
+        elif lse is False:
+            lse = None
+        call = (q, k, v, out, lse, lengths, ordered, train, seed, number, stream)
+        if _want_gradients(q, k, v, out, *ordered) or not self._run_quickly(*call):
+            self._run_at_length(*call)
+        return out if lse is None else (out, lse)
+
+    def _run_quickly(self, q, *rest):
+        """Whether the call has run."""
+        return _is_quick(type(q)) and _run(self._handle, q, *rest)
+
+    def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
+                       stream):
         views = _Views(self, stream)
-        arguments = views.arguments(q, k, v, out, lse if wants_lse else None,
-                                    inputs, lengths, train, seed, scale)
-        _must(_library.dil_kernel_run(self._pointer, ctypes.byref(arguments)))
-        return (out, lse) if wants_lse else out
+        arguments = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
+                                    scale)
+        _must(_kernel_run(self._handle, ctypes.addressof(arguments)))
 
     def _has_gradient(self, index):
         info, sizes = _TensorInfo(), _Sizes(1, 1, 1)
@@ -711,10 +880,10 @@ class Kernel(_Owned):
         Returns a dict of gradients by name. The kernel must have been made with
         `backward=True`, or say `backward` in its file.
         """
-        views = _Views(self, stream)
-        call = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
-                               scale)
-        named = dict(self._ordered(inputs, q, k))
+        views, ordered = _Views(self, stream), self._ordered(inputs)
+        call = views.arguments(q, k, v, o, lse, ordered, lengths, train, seed,
+                               self._scale(scale))
+        named = dict(zip(self.input_names, ordered))
         able = [name for i, name in enumerate(named) if self._has_gradient(i)]
         if wanted is None:
             wanted = ["q", "k", "v"] + able

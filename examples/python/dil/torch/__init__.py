@@ -48,7 +48,7 @@ def _lengths(lengths, q):
     return lengths
 
 
-def _seed(seed, draws):
+def _seed(seed):
     """The seed as a tensor, so that a compiled call draws anew. Without one
     PyTorch's generator draws it."""
     if isinstance(seed, _torch.Tensor):
@@ -56,7 +56,7 @@ def _seed(seed, draws):
     if seed is not None:
         signed = (seed + 2 ** 63) % 2 ** 64 - 2 ** 63
         return _torch.full((), signed, dtype=_torch.int64)
-    return _torch.randint(2 ** 63 - 1, (), dtype=_torch.int64) if draws else None
+    return _torch.randint(2 ** 63 - 1, (), dtype=_torch.int64)
 
 
 def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
@@ -76,9 +76,9 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
         name, names, drops = plan.name, plan.input_names, plan.has_dropout
     else:
         name, names, drops = _named(plan)
-    o, log_sums = ops.attention(
+    o, log_sums = ops.attend(
         q, k, v, _in_order(name, names, inputs), name, _lengths(lengths, q),
-        scale, _seed(seed, train and drops), train)
+        scale, _seed(seed) if train and drops else None, train, lse)
     return (o, log_sums) if lse else o
 
 

@@ -3,11 +3,12 @@
 In: tensors and the name of a plan. Out: o and lse, or gradients. The ops are
 registered with PyTorch's dispatcher: for processors and GPUs, as fakes for
 torch.compile, under autocast, and with the autograd formula below the Autograd
-key, so that a bare op keeps its gradients as well.
+key, so that a bare op keeps its gradients as well. `attend` leaves the
+dispatcher out where nothing but autograd looks at a call.
 """
 
 import torch
-from torch import library
+from torch import _C, library
 
 from dil import Error
 from .plan import named
@@ -15,18 +16,17 @@ from .plan import named
 _library = library.Library("dil", "DEF")
 _library.define(
     "attention"
-    "(Tensor q, Tensor k, Tensor v, Tensor[] inputs, str plan, Tensor? lengths,"
-    " float? scale, Tensor? seed, bool train) -> (Tensor o, Tensor lse)")
+    "(Tensor q, Tensor k, Tensor v, Tensor[] inputs, str plan,"
+    " Tensor? lengths=None, float? scale=None, Tensor? seed=None,"
+    " bool train=False) -> (Tensor o, Tensor lse)")
 _library.define(
     "attention_backward"
     "(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o,"
     " Tensor lse, Tensor[] inputs, str plan, Tensor? lengths, float? scale,"
     " Tensor? seed, bool train, bool[] wanted) -> Tensor[]")
 
-_forward = torch.ops.dil.attention.default
-_backward = torch.ops.dil.attention_backward.default
-
-attention = _forward
+attention = torch.ops.dil.attention.default
+attention_backward = torch.ops.dil.attention_backward.default
 
 
 # ---- checks ------------------------------------------------------------------
@@ -37,7 +37,8 @@ def _refuse(text):
 
 
 def _check(q, k, v, inputs, plan, lengths=None):
-    """What shapes and types say; dil checks the rest."""
+    """What dil would say of one tensor alone, or could not know; the kernel
+    checks the rest."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             _refuse(f"{name} must be a tensor of 4 dimensions, got {x.dim()}")
@@ -60,74 +61,97 @@ def _check(q, k, v, inputs, plan, lengths=None):
 
 
 def _output(q, v):
+    if q.shape[3] == v.shape[3]:
+        return torch.empty_like(q, memory_format=torch.contiguous_format)
     return q.new_empty((*q.shape[:3], v.shape[3]))
 
 
 def _log_sums(plan, q):
-    """Without one lse a row, one of no elements."""
+    """Of no elements, where the rows of a plan have no lse."""
     shape = (q.shape[0], q.shape[2], q.shape[1]) if plan.has_lse else (0,)
     return q.new_empty(shape, dtype=torch.float32)
 
 
-def _call(q, inputs, plan, lengths, scale, seed, train):
-    """The arguments that forward and backward share, by name."""
-    stream = None
-    if q.is_cuda:
-        stream = torch.cuda.current_stream(q.device).cuda_stream
-    number = 0 if seed is None else int(seed) % 2 ** 64
-    return {"inputs": dict(zip(plan.input_names, (x.detach() for x in inputs))),
-            "lengths": lengths, "scale": scale, "train": train, "seed": number,
-            "stream": stream}
+def _stream(q):
+    """The handle of the stream on which PyTorch works."""
+    return _C._cuda_getCurrentRawStream(q.device.index) if q.is_cuda else None
 
 
-def _attention(q, k, v, inputs, plan, lengths, scale, seed, train):
-    plan = named(plan)
-    _check(q, k, v, inputs, plan, lengths)
-    o, lse = _output(q, v), _log_sums(plan, q)
-    plan.kernel(q, k, v)(q.detach(), k.detach(), v.detach(), out=o,
-                         lse=lse if plan.has_lse else None,
-                         **_call(q, inputs, plan, lengths, scale, seed, train))
+def _seed(q, plan, seed, train):
+    if q.is_cuda and train and plan.has_dropout and (
+            torch.cuda.is_current_stream_capturing()):
+        _refuse("dropout in a captured graph would drop the same weights in each "
+                "replay, because this build reads the seed on the host: capture "
+                "with train=False")
+    return int(seed) % 2 ** 64
+
+
+def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
+    """o, and lse where it is wanted and there is one; else None."""
+    try:
+        kernel = plan.kernel(q, k, v)
+    except (ValueError, IndexError):  # of a shape
+        _check(q, k, v, inputs, plan, lengths)
+        raise
+    o = _output(q, v)
+    lse = _log_sums(plan, q) if wants_lse else None
+    written = lse if plan.has_lse else None
+    call = (q, k, v, o, written, lengths, inputs, train,
+            0 if seed is None else _seed(q, plan, seed, train),
+            kernel._scale(scale), _stream(q))
+    if not kernel._run_quickly(*call):
+        _check(q, k, v, inputs, plan, lengths)
+        with torch.no_grad():  # autograd is above
+            kernel._run_at_length(*call)
     return o, lse
 
 
-def _fake(q, k, v, inputs, plan, lengths, scale, seed, train):
+def _attention(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
+               train=False):
+    return _run(q, k, v, tuple(inputs), named(plan), lengths, scale, seed, train,
+                True)
+
+
+def _fake(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
+          train=False):
     plan = named(plan)
     _check(q, k, v, inputs, plan, lengths)
     return _output(q, v), _log_sums(plan, q)
 
 
-def _wanted(q, k, v, inputs, wanted):
-    return [x for x, want in zip((q, k, v, *inputs), wanted) if want]
+def _empty_gradients(q, k, v, inputs, wanted):
+    return [torch.empty_like(x, memory_format=torch.contiguous_format)
+            for x, want in zip((q, k, v, *inputs), wanted) if want]
 
 
 def _rows(x):
     """Autograd hands over any strides: those of a sum's gradient are 0."""
-    x = x.detach()
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
                         scale, seed, train, wanted):
     plan = named(plan)
-    names = [name for name, want in zip(("q", "k", "v", *plan.input_names), wanted)
-             if want]
-    made = [x.new_empty(x.shape)
-            for x in _wanted(q, k, v, inputs, wanted)]
+    made = _empty_gradients(q, k, v, inputs, wanted)
     if not made:
         return made
-    plan.kernel(q, k, v, backward=True).backward(
-        torch.zeros_like(o) if grad_o is None else _rows(grad_o),
-        q.detach(), k.detach(), v.detach(), o.detach(),
-        lse.detach() if plan.has_lse else None,
-        dlse=None if grad_lse is None else grad_lse.contiguous(), wanted=names,
-        out=dict(zip(names, made)),
-        **_call(q, inputs, plan, lengths, scale, seed, train))
+    names = [name for name, want in zip(("q", "k", "v", *plan.input_names), wanted)
+             if want]
+    with torch.no_grad():
+        plan.kernel(q, k, v, backward=True).backward(
+            torch.zeros_like(o) if grad_o is None else _rows(grad_o), q, k, v, o,
+            lse if plan.has_lse else None,
+            inputs=dict(zip(plan.input_names, inputs)),
+            dlse=None if grad_lse is None else grad_lse.contiguous(),
+            wanted=names, out=dict(zip(names, made)), lengths=lengths,
+            train=train, seed=0 if seed is None else _seed(q, plan, seed, train),
+            scale=scale, stream=_stream(q))
     return made
 
 
 def _fake_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
                    scale, seed, train, wanted):
-    return [x.new_empty(x.shape) for x in _wanted(q, k, v, inputs, wanted)]
+    return _empty_gradients(q, k, v, inputs, wanted)
 
 
 for _device in ("CPU", "CUDA"):
@@ -141,12 +165,12 @@ library.register_fake("dil::attention_backward", _fake_backward, lib=_library)
 
 
 class _Attention(torch.autograd.Function):
+    """keyset: that of the op; None: `attend` was called, without one."""
+
     @staticmethod
     def forward(ctx, keyset, q, k, v, plan, lengths, scale, seed, train, *inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            o, lse = _forward.redispatch(
-                keyset & torch._C._after_autograd_keyset, q, k, v, list(inputs),
-                plan, lengths, scale, seed, train)
+        call = q, k, v, inputs, plan, lengths, scale, seed, train
+        o, lse = _attention(*call) if keyset is None else _below(keyset, call)
         ctx.save_for_backward(q, k, v, o, lse, lengths, seed, *inputs)
         ctx.call = plan, scale, train
         ctx.set_materialize_grads(False)
@@ -162,10 +186,33 @@ class _Attention(torch.autograd.Function):
         wanted = [*needs[1:4], *needs[9:]]
         if grad_o is None and grad_lse is None:
             return (None,) * len(needs)
-        made = iter(_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan,
-                              lengths, scale, seed, train, wanted))
+        made = iter(attention_backward(
+            grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths, scale,
+            seed, train, wanted))
         found = [next(made) if want else None for want in wanted]
         return None, *found[:3], None, None, None, None, None, *found[3:]
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients, which have none: told when somebody asks."""
+
+    @staticmethod
+    def forward(ctx, keyset, count, *given):
+        tensors, others = given[:count], given[count:]
+        with _C._AutoDispatchBelowAutograd():
+            return tuple(attention_backward.redispatch(
+                keyset & _C._after_autograd_keyset, *tensors[:7],
+                list(tensors[7:]), *others))
+
+    @staticmethod
+    def backward(ctx, *_):
+        _refuse("double backward: gradients of gradients are not supported by "
+                "this build, and create_graph=True asks for them")
+
+
+def _below(keyset, call):
+    with _C._AutoDispatchBelowAutograd():
+        return attention.redispatch(keyset & _C._after_autograd_keyset, *call)
 
 
 def _refuse_gradients(q, k, v, inputs, plan):
@@ -182,18 +229,21 @@ def _refuse_gradients(q, k, v, inputs, plan):
         plan.kernel(q, k, v, backward=True)
 
 
-def _wants_gradient(q, k, v, inputs):
-    return torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad
-        or any(x.requires_grad for x in inputs))
+def _want_gradients(*tensors):
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
-def _autograd(keyset, q, k, v, inputs, plan, lengths, scale, seed, train):
-    if not _wants_gradient(q, k, v, inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            return _forward.redispatch(
-                keyset & torch._C._after_autograd_keyset, q, k, v, inputs, plan,
-                lengths, scale, seed, train)
+def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
+              train=False):
+    if _is_plain(q, k, v, *inputs):
+        return _attend(q, k, v, inputs, plan, lengths, scale, seed, train, True)
+    if not _want_gradients(q, k, v, *inputs):
+        return _below(keyset,
+                      (q, k, v, inputs, plan, lengths, scale, seed, train))
     known = named(plan)
     _check(q, k, v, inputs, known, lengths)
     _refuse_gradients(q, k, v, inputs, known)
@@ -201,4 +251,78 @@ def _autograd(keyset, q, k, v, inputs, plan, lengths, scale, seed, train):
                             *inputs)
 
 
+def _autograd_backward(keyset, grad_o, grad_lse, q, k, v, o, lse, inputs, *rest):
+    tensors = grad_o, grad_lse, q, k, v, o, lse, *inputs
+    if _want_gradients(*tensors):
+        return list(_Gradients.apply(keyset, len(tensors), *tensors, *rest))
+    with _C._AutoDispatchBelowAutograd():
+        return attention_backward.redispatch(
+            keyset & _C._after_autograd_keyset, *tensors[:7], inputs, *rest)
+
+
 _library.impl("attention", _autograd, "Autograd", with_keyset=True)
+_library.impl("attention_backward", _autograd_backward, "Autograd",
+              with_keyset=True)
+
+
+# ---- autocast, vmap ----------------------------------------------------------
+
+_autocasts = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU).add(
+    _C.DispatchKey.AutocastCUDA)
+
+
+def _autocast(kind):
+    """q, k and v in the dtype of autocast; inputs stay in their own."""
+    def cast(q, k, v, *rest):
+        dtype = torch.get_autocast_dtype(kind)
+        with _C._ExcludeDispatchKeyGuard(_autocasts):
+            return attention(*(x.to(dtype) if x.is_floating_point() else x
+                               for x in (q, k, v)), *rest)
+    return cast
+
+
+_library.impl("attention", _autocast("cpu"), "AutocastCPU")
+_library.impl("attention", _autocast("cuda"), "AutocastCUDA")
+
+
+def _refuse_vmap(info, in_dims, *given):
+    _refuse("vmap over dil::attention is not supported: q, k and v have a batch "
+            "dimension of their own")
+
+
+library.register_vmap("dil::attention", _refuse_vmap, lib=_library)
+library.register_vmap("dil::attention_backward", _refuse_vmap, lib=_library)
+
+
+# ---- without the dispatcher --------------------------------------------------
+
+
+def _is_plain(*tensors):
+    """Whether only autograd looks on: no compiler, mode, transform, autocast or
+    profiler."""
+    if (torch.compiler.is_compiling() or _C._is_any_autocast_enabled()
+            or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack()
+            or _C._are_functorch_transforms_active() or _C._get_tracing_state()
+            or _C._autograd._profiler_enabled()):
+        return False
+    for x in tensors:
+        if type(x) is not torch.Tensor or x.is_neg():
+            return False
+    return True
+
+
+def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
+    """The op by the shortest way; lse may be None where it is not wanted."""
+    if not _is_plain(q, k, v, *inputs):
+        return attention(q, k, v, inputs, plan, lengths, scale, seed, train)
+    return _attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse)
+
+
+def _attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
+    known = named(plan)
+    if not _want_gradients(q, k, v, *inputs):
+        return _run(q, k, v, tuple(inputs), known, lengths, scale, seed, train,
+                    wants_lse)
+    _refuse_gradients(q, k, v, inputs, known)
+    return _Attention.apply(None, q, k, v, plan, lengths, scale, seed, train,
+                            *inputs)

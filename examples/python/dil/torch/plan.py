@@ -112,7 +112,8 @@ class Plan:
 
     def kernel(self, q, k, v, backward=False):
         """The kernel for tensors as these."""
-        key = (q.dtype, q.device, q.shape[2], k.shape[2], q.shape[3], v.shape[3],
+        _, _, heads, head_dim = q.shape
+        key = (q.dtype, q.device, heads, k.shape[2], head_dim, v.shape[3],
                backward)
         found = self._kernels.get(key)
         return found or self._make(key)
