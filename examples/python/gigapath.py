@@ -1,19 +1,18 @@
-"""The slide encoder of Prov-GigaPath with random weights, its attention by PyTorch
-and by dil: how far apart, and how long.
+"""The slide encoder of Prov-GigaPath with random weights, its attention by
+PyTorch and by dil: how far apart, and how long.
 
     python3 examples/python/gigapath.py --tiles 10000
     python3 examples/python/gigapath.py --tiles 2000 --layers 2 --backward
 
-The configuration is that of the published encoder: 12 layers of 768 in 16 heads,
-segments 1024 .. 1048576 with dilations 1 .. 16. Over PyTorch the attention is what
-torchscale computes: rows gathered for each branch, padded with zeros that take
-part, mixed by weights that have no gradient. `dil.torch.patch` replaces it, as it
-replaces that of the published code, which `--checkout FOLDER` runs instead of the
-modules here.
+The configuration is that of the published encoder: 12 layers of 768 in 16
+heads, segments 1024 .. 1048576 with dilations 1 .. 16. Over PyTorch the
+attention is what torchscale computes: rows gathered for each branch, padded
+with zeros that take part, mixed by weights that have no gradient.
+`dil.torch.patch` replaces it, as it replaces that of the published code, which
+`--checkout FOLDER` runs instead of the modules here.
 """
 
 import argparse
-import contextlib
 import os
 import sys
 import time
@@ -33,8 +32,8 @@ SEGMENTS, DILATIONS = [1024, 5792, 32768, 185363, 1048576], [1, 2, 4, 8, 16]
 
 
 class DilatedAttention(nn.Module):
-    """Dilated attention with torchscale's fields and its result, over PyTorch's own
-    flash kernel."""
+    """Dilated attention with torchscale's fields and its result, over PyTorch's
+    own flash kernel."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -48,19 +47,21 @@ class DilatedAttention(nn.Module):
     @staticmethod
     def _flash(q, k, v):
         """o and lse of [B, n, H, D]."""
-        op = (torch.ops.aten._scaled_dot_product_flash_attention if q.is_cuda else
-              torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)
+        aten = torch.ops.aten
+        op = (aten._scaled_dot_product_flash_attention if q.is_cuda
+              else aten._scaled_dot_product_flash_attention_for_cpu)
         o, lse = op(*(x.transpose(1, 2) for x in (q, k, v)))[:2]
         return o.transpose(1, 2), lse.transpose(1, 2)
 
     def _branch(self, tensors, s, r):
-        """One branch: gather, attend, scatter; o, and lse of the rows it serves."""
+        """Gathers, attends, scatters: o, and lse of the rows it serves."""
         batch, n, heads, _ = tensors[0].shape
         s = min(s, n)
         long = -(-s // r) * r  # a segment alone is padded once more
         x = [functional.pad(t, (0, 0, 0, 0, 0, -n % s)).unflatten(1, (-1, s))
              for t in tensors]
-        x = [functional.pad(t, (0, 0, 0, 0, 0, long - s)).flatten(0, 1) for t in x]
+        x = [functional.pad(t, (0, 0, 0, 0, 0, long - s)).flatten(0, 1)
+             for t in x]
         o = torch.zeros_like(x[0])
         lse = torch.full_like(x[0][..., 0], -1e8, dtype=torch.float32)
         share = -(-heads // r)
@@ -110,7 +111,8 @@ class SlideEncoder(nn.Module):
         self.layers = nn.ModuleList(Layer(width, heads) for _ in range(layers))
 
     def forward(self, tiles):
-        x = torch.cat([self.first.expand(len(tiles), -1, -1), self.embed(tiles)], 1)
+        first = self.first.expand(len(tiles), -1, -1)
+        x = torch.cat([first, self.embed(tiles)], 1)
         for layer in self.layers:
             x = layer(x)
         return self.norm(x)[:, 0]
@@ -141,8 +143,9 @@ def synchronise(o):
 def measured(call, model, tiles, o):
     """Seconds, the embedding, and all gradients in one vector."""
     half = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}[o.dtype]
-    with torch.autocast(torch.device(o.device).type, half, enabled=half is not None), \
-            contextlib.nullcontext() if o.backward else torch.no_grad():
+    cast = torch.autocast(torch.device(o.device).type, half,
+                          enabled=half is not None)
+    with cast, torch.set_grad_enabled(o.backward):
         call(tiles[:, :64])  # warms up and compiles
         synchronise(o)
         began = time.perf_counter()
@@ -200,11 +203,12 @@ def main():
     o = options()
     found = compare(o)
     what = "forward and backward" if o.backward else "forward"
-    print(f"{found['attentions']} attentions patched; {o.tiles} tiles, {o.dtype}, "
-          f"{what} on {o.device}")
+    print(f"{found['attentions']} attentions patched; {o.tiles} tiles, "
+          f"{o.dtype}, {what} on {o.device}")
     print(f"PyTorch {found['pytorch']:.2f} s, dil {found['dil']:.2f} s: "
           f"{found['pytorch'] / found['dil']:.2f} times as fast")
-    print(f"relative difference of the slide's embedding: {found['output']:.1e}")
+    print("relative difference of the slide's embedding: "
+          f"{found['output']:.1e}")
     if o.backward:
         print(f"relative difference of all gradients: {found['gradients']:.1e}")
 

@@ -1,14 +1,14 @@
-"""A byte-level LongNet language model that learns a text: examples/data/tokens.txt,
-or any file.
+"""A byte-level LongNet language model that learns a text:
+examples/data/tokens.txt, or any file.
 
     python3 examples/python/train_longnet.py --steps 200
     python3 examples/python/train_longnet.py --text book.txt --length 16384 \\
         --segments 2048 4096 8192 --device cuda --autocast bf16 --checkpointing
 
-A step takes random pieces of the text, the same ones for the same --seed and step,
-so that a run that goes on with --resume draws the curve of one that never stopped.
-With --attention gathers PyTorch gathers the rows of each segment instead, and
-the curve is the same but for rounding.
+A step takes random pieces of the text, the same ones for the same --seed and
+step, so that a run that goes on with --resume draws the curve of one that never
+stopped. With --attention gathers PyTorch gathers the rows of each segment
+instead, and the curve is the same but for rounding.
 """
 
 import argparse
@@ -45,7 +45,8 @@ class LongNetLM(nn.Module):
         self.out = nn.Linear(o.width, 256)
         if o.attention == "gathers":
             for layer in self.longnet.layers:
-                layer.self_attn.attention = GatheredAttention(o.segments, o.dilations)
+                layer.self_attn.attention = GatheredAttention(
+                    o.segments, o.dilations)
 
     def forward(self, tokens, cache=None):
         x = self.longnet(self.embedding(tokens), is_causal=True, cache=cache)
@@ -53,8 +54,9 @@ class LongNetLM(nn.Module):
 
 
 class GatheredAttention(nn.Module):
-    """What models write without dil: each branch gathers the rows of its segments,
-    attends densely, scatters, and the branches mix by their denominators."""
+    """What models write without dil: each branch gathers the rows of its
+    segments, attends densely, scatters, and the branches mix by their
+    denominators."""
 
     def __init__(self, segments, dilations):
         super().__init__()
@@ -63,12 +65,14 @@ class GatheredAttention(nn.Module):
     @staticmethod
     def _dense(q, k, v):
         """Causal attention of [..., N, H, D]: o and lse."""
-        scores = torch.einsum("...ihd,...jhd->...hij", q, k) / math.sqrt(q.shape[-1])
+        scores = torch.einsum("...ihd,...jhd->...hij", q, k)
+        scores = scores / math.sqrt(q.shape[-1])
         future = torch.ones(scores.shape[-2:], dtype=torch.bool,
                             device=q.device).triu(1)
         scores = scores.masked_fill(future, -math.inf)
         lse = scores.logsumexp(-1)
-        o = torch.einsum("...hij,...jhd->...ihd", (scores - lse[..., None]).exp(), v)
+        weights = (scores - lse[..., None]).exp()
+        o = torch.einsum("...hij,...jhd->...ihd", weights, v)
         return o, lse.transpose(-1, -2)
 
     def _branch(self, tensors, s, r):
@@ -108,7 +112,8 @@ def pieces(text, o, step):
 def loss_of(model, tokens, o):
     tokens = tokens.to(o.device, torch.long)
     half = AUTOCAST[o.autocast]
-    with torch.autocast(torch.device(o.device).type, half, enabled=half is not None):
+    with torch.autocast(torch.device(o.device).type, half,
+                        enabled=half is not None):
         logits = model(tokens[:, :-1])
     return functional.cross_entropy(logits.float().flatten(0, 1),
                                     tokens[:, 1:].flatten())
@@ -129,8 +134,8 @@ class Trainer:
         torch.manual_seed(o.seed)
         self.o, self.losses = o, []
         self.model = LongNetLM(o).to(o.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), betas=(0.9, 0.98),
-                                           weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
         self.scaler = torch.amp.GradScaler(torch.device(o.device).type,
                                            enabled=o.autocast == "f16")
         if o.resume:
@@ -166,7 +171,7 @@ class Trainer:
 
 
 def progress(o, losses, began, first):
-    """A bar that rewrites itself on a terminal, a line every 20 steps elsewhere."""
+    """A bar on a terminal, a line every 20 steps elsewhere."""
     done = len(losses)
     speed = (done - first) * o.batch * o.length / (time.perf_counter() - began)
     bar = "#" * (30 * done // o.steps)
@@ -204,7 +209,8 @@ def read(o):
         with open(os.path.join(DATA, "tokens.txt"), "rb") as file:
             found = file.read().replace(b"\n##", b"").replace(b"\n", b" ")
     if len(found) <= o.length:
-        raise SystemExit(f"the text has {len(found)} bytes: --length must be less")
+        raise SystemExit(f"the text has {len(found)} bytes: --length must be "
+                         "less")
     return torch.frombuffer(bytearray(found), dtype=torch.uint8)
 
 
@@ -230,7 +236,8 @@ def plot(losses, path, width=640, height=360, edge=40):
     top = max(6.0, *losses)
     x = lambda i: edge + (width - 2 * edge) * i / max(len(losses) - 1, 1)
     y = lambda loss: edge + (height - 2 * edge) * (1 - loss / top)
-    line = " ".join(f"{x(i):.1f},{y(loss):.1f}" for i, loss in enumerate(losses))
+    line = " ".join(f"{x(i):.1f},{y(loss):.1f}"
+                    for i, loss in enumerate(losses))
     marks = "".join(
         f'<text x="{edge - 8}" y="{y(v) + 4:.0f}" text-anchor="end">{v}</text>'
         f'<path d="M{edge} {y(v):.0f}H{width - edge}" stroke="#ddd"/>'
@@ -238,11 +245,12 @@ def plot(losses, path, width=640, height=360, edge=40):
     with open(path, "w") as file:
         file.write(
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
-            f'height="{height}" font-family="sans-serif" font-size="12">'
-            f'<rect width="{width}" height="{height}" fill="white"/>{marks}'
-            f'<polyline points="{line}" fill="none" stroke="#2060c0" '
+            f'height="{height}" font-family="sans-serif" font-size="12"><rect '
+            f'width="{width}" height="{height}" fill="white"/>{marks}<polyline '
+            f'points="{line}" fill="none" stroke="#2060c0" '
             f'stroke-width="1.5"/><text x="{width // 2}" y="{height - 10}" '
-            f'text-anchor="middle">loss over {len(losses)} steps</text></svg>\n')
+            f'text-anchor="middle">loss over {len(losses)} '
+            'steps</text></svg>\n')
 
 
 def options(arguments=None):

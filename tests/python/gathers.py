@@ -20,7 +20,8 @@ def near(a, b, most, what=""):
     a, b = a.detach(), b.detach()
     assert a.shape == b.shape, (a.shape, b.shape)
     assert torch.isfinite(a).all(), f"{what} is not finite"
-    off = float((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30))
+    a, b = a.double(), b.double()
+    off = float((a - b).norm() / b.norm().clamp_min(1e-30))
     assert off <= most, f"{what} off by {off:.2e}, allowed {most:.0e}"
     return off
 
@@ -78,8 +79,8 @@ def gathered(q, k, v, pairs, phase="cycle", causal=False, combine="softmax",
     for at, (s, r) in enumerate(pairs):
         served = shares(heads, len(pairs))[at] if split else range(heads)
         o, lse = _branch(q, k, v, s, r,
-                         lambda h: PHASES[phase](h, r, heads, at), served, causal,
-                         hidden)
+                         lambda h: PHASES[phase](h, r, heads, at), served,
+                         causal, hidden)
         outs.append(o), lses.append(lse)
     if combine == "mean":
         return sum(outs) / len(pairs)

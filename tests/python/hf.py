@@ -1,5 +1,5 @@
-"""hf.py - dil.hf in models of transformers with random weights, beside their own
-attention. Prints `ok NAME` or `not ok NAME` a test."""
+"""hf.py - dil.hf in models of transformers with random weights, beside their
+own attention. Prints `ok NAME` or `not ok NAME` a test."""
 
 import sys
 
@@ -70,13 +70,15 @@ def test_mistral_slides():
 def test_generation():
     for m in (model("Llama"), model("Mistral", sliding_window=32)):
         for cache in ("dynamic", "static"):
-            for x, keep in ((tokens(1, 40), None), (tokens(2, 40), padded(2, 40))):
+            for x, keep in ((tokens(1, 40), None),
+                            (tokens(2, 40), padded(2, 40))):
                 out = []
                 for way in ("sdpa", "dil"):
                     m.set_attn_implementation(way)
                     out.append(m.generate(
-                        x, attention_mask=keep, max_new_tokens=8, do_sample=False,
-                        cache_implementation=cache, disable_compile=True))
+                        x, attention_mask=keep, max_new_tokens=8,
+                        do_sample=False, cache_implementation=cache,
+                        disable_compile=True))
                 assert torch.equal(*out), (type(m).__name__, cache)
 
 
@@ -93,16 +95,16 @@ def test_packed_sequences():
 def test_encoders_see_both_sides():
     torch.manual_seed(7)
     config = transformers.BertConfig(
-        vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=128)
+        vocab_size=97, hidden_size=64, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=128)
     m = transformers.BertForMaskedLM(config).eval()
     compared(m, input_ids=tokens())
     compared(m, input_ids=tokens(), attention_mask=padded(left=False))
 
 
 def test_soft_caps_of_gemma():
-    m = model("Gemma2", head_dim=16, attn_logit_softcapping=2.0, sliding_window=32,
-              query_pre_attn_scalar=32)
+    m = model("Gemma2", head_dim=16, attn_logit_softcapping=2.0,
+              sliding_window=32, query_pre_attn_scalar=32)
     compared(m, "eager", input_ids=tokens(), attention_mask=padded())
 
 

@@ -1,6 +1,7 @@
-"""peers.py - published code beside which dil is tested: checkouts of torchscale,
-prov-gigapath and dilated-attention-pytorch in the folder that DIL_PEERS names.
-Packages that they import and do not need here are stood in for."""
+"""peers.py - published code beside which dil is tested: checkouts of
+torchscale, prov-gigapath and dilated-attention-pytorch in the folder that
+DIL_PEERS names. Packages that they import and do not need here are stood in
+for."""
 
 import importlib.machinery
 import importlib.util
@@ -85,6 +86,7 @@ def gigapath():
     """gigapath.slide_encoder, over flash()."""
     checkout(GIGAPATH)
     torchscale()
+    sys.modules.pop("gigapath", None)  # an example of dil's has the same name
     import gigapath.slide_encoder as encoder
     for name, module in list(sys.modules.items()):
         if name.endswith("torchscale.component.multihead_attention"):

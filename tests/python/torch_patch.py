@@ -1,6 +1,6 @@
-"""torch_patch.py - dil.torch.patch on modules of the published shape, and on the
-published code itself where DIL_PEERS names a folder of checkouts. Prints `ok NAME`
-or `not ok NAME` a test."""
+"""torch_patch.py - dil.torch.patch on modules of the published shape, and on
+the published code itself where DIL_PEERS names a folder of checkouts. Prints
+`ok NAME` or `not ok NAME` a test."""
 
 import copy
 import io
@@ -22,8 +22,8 @@ import peers
 
 
 def zero_keys(q, k, v, pairs):
-    """torchscale's attention where r divides s: each branch by itself sees zeros
-    to the end of its last segment, and rows mix by their denominators."""
+    """torchscale's attention where r divides s: each branch by itself sees
+    zeros to the end of its last segment, and rows mix by their denominators."""
     n, outs, lses = q.shape[1], [], []
     for s, r in pairs:
         end = -(-n // s) * s if n > s else -(-n // r) * r
@@ -47,7 +47,8 @@ class DilatedAttention(nn.Module):
             setattr(self, name, nn.Linear(dim, dim))
         self.inner_attn_ln = nn.LayerNorm(dim)
 
-    def forward(self, query, key, value, key_padding_mask=None, is_causal=False):
+    def forward(self, query, key, value, key_padding_mask=None,
+                is_causal=False):
         q, k, v = (p(x).unflatten(-1, (self.num_heads, -1)) for p, x in (
             (self.q_proj, query), (self.k_proj, key), (self.v_proj, value)))
         pairs = list(zip(self.args.segment_length, self.args.dilated_ratio))
@@ -60,7 +61,8 @@ class DilatedAttention(nn.Module):
 
 def model(layers=2, **options):
     torch.manual_seed(6)
-    return nn.ModuleList(DilatedAttention(**options) for _ in range(layers)).eval()
+    return nn.ModuleList(DilatedAttention(**options)
+                         for _ in range(layers)).eval()
 
 
 def patched(m, **options):
@@ -75,10 +77,10 @@ def patched(m, **options):
 def gradient_gap(y, z, ours, theirs):
     """The distance of all gradients of ours from theirs, relative."""
     do = torch.randn_like(y)
-    pairs = [(a, b) for a, b in zip(
-        torch.autograd.grad(y, list(ours.parameters()), do, allow_unused=True),
-        torch.autograd.grad(z, list(theirs.parameters()), do, allow_unused=True))
-        if b is not None]
+    found, wanted = (
+        torch.autograd.grad(out, list(m.parameters()), do, allow_unused=True)
+        for out, m in ((y, ours), (z, theirs)))
+    pairs = [(a, b) for a, b in zip(found, wanted) if b is not None]
     return near(torch.cat([a.flatten() for a, _ in pairs]),
                 torch.cat([b.flatten() for _, b in pairs]), 3e-6, "gradients")
 
@@ -178,8 +180,8 @@ def test_what_differs_is_said_once():
 
 
 def test_what_cannot_be_is_refused():
-    fails("DIL_USAGE", "no dilated attention that a patch knows", dil.torch.patch,
-          nn.Linear(2, 2))
+    fails("DIL_USAGE", "no dilated attention that a patch knows",
+          dil.torch.patch, nn.Linear(2, 2))
     fails("DIL_USAGE", "seq_parallel splits one sequence", dil.torch.patch,
           model(seq_parallel=True))
     for name in ("zero_keys", "padding", "gradient"):
@@ -237,7 +239,8 @@ def test_torchscale_decoder_layer_with_xpos():
 def test_weights_of_torchscale_in_our_modules():
     m = longnet_layer("encoder")
     ours = dil.torch.modules.LongNetEncoderLayer(
-        96, 12, [64, 128, 256], [1, 2, 4], 192, 0.0, "gelu", mode="torchscale").eval()
+        96, 12, [64, 128, 256], [1, 2, 4], 192, 0.0, "gelu",
+        mode="torchscale").eval()
     ours.load_state_dict(dil.torch.modules.from_torchscale(m.state_dict()))
     x = torch.randn(2, 512, 96)
     near(ours(x), m(x, None)[0], 5e-6)
@@ -262,7 +265,8 @@ def test_gigapath_slide_encoder():
     assert "dilation 8 does not divide segment 185363" in str(said[-1].message)
     y, z = m(x, at)[0], theirs(x, at)[0]
     off, gap = near(y, z, 3e-6), gradient_gap(y, z, m, theirs)
-    print(f"# slide encoder of 8 layers: outputs {off:.1e}, gradients {gap:.1e}")
+    print(f"# slide encoder of 8 layers: outputs {off:.1e}, gradients "
+          f"{gap:.1e}")
 
 
 # ---- dilated-attention-pytorch -----------------------------------------------
@@ -271,8 +275,9 @@ def test_gigapath_slide_encoder():
 def test_fkodoms_attention():
     theirs = peers.fkodom()
     torch.manual_seed(11)
-    for heads, segments, rates in ((8, [16, 32], [1, 2]), (12, [16, 32, 64], [1, 2, 4]),
-                                   (10, [16, 32, 64], [1, 2, 6]), (1, [16, 32], [1, 2])):
+    for heads, segments, rates in (
+            (8, [16, 32], [1, 2]), (12, [16, 32, 64], [1, 2, 4]),
+            (10, [16, 32, 64], [1, 2, 6]), (1, [16, 32], [1, 2])):
         m = nn.ModuleList([theirs.DilatedAttention(segments, rates)])
         other, said = patched(m)
         assert said == ""
@@ -284,7 +289,7 @@ def test_fkodoms_attention():
         q.requires_grad_()
         y = other[0](q, k, v)
         step, do = torch.randn_like(q) * 1e-3, torch.randn_like(y)
-        with torch.no_grad():  # theirs writes in place where autograd forbids it
+        with torch.no_grad():  # theirs writes where autograd forbids it
             ends = [m[0](q + t, k, v) for t in (step, -step)]
         along = ((ends[0] - ends[1]).double() * do).sum() / 2
         found = (torch.autograd.grad(y, q, do)[0].double() * step).sum()

@@ -1,6 +1,7 @@
-"""torch_peers.py - the own tests of dilated-attention-pytorch, its classes replaced
-by dil's. All pass that do not demand an error which dil does not make. Wants
-DIL_PEERS, a folder of checkouts, and pytest. Prints `ok NAME` or `not ok NAME`."""
+"""torch_peers.py - the own tests of dilated-attention-pytorch, its classes
+replaced by dil's. All pass that do not demand an error which dil does not make.
+Wants DIL_PEERS, a folder of checkouts, and pytest. Prints `ok NAME` or `not ok
+NAME`."""
 
 import os
 import re

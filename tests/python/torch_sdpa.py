@@ -35,14 +35,16 @@ def active():
         plug._forward = own
 
 
-def tensors(kv=8, n=300, m=300, d=64, value=64, dtype=torch.float32, device="cpu"):
+def tensors(kv=8, n=300, m=300, d=64, value=64, dtype=torch.float32,
+            device="cpu"):
     torch.manual_seed(5)
     return [torch.randn(2, h, rows, dim, dtype=dtype, device=device)
             for h, rows, dim in ((8, n, d), (kv, m, d), (kv, m, value))]
 
 
 SERVED = (({}, {}), ({"is_causal": True}, {}), ({"scale": 0.3}, {}),
-          ({"enable_gqa": True}, {"kv": 2}), ({}, {"n": 7}), ({}, {"d": 96, "value": 96}))
+          ({"enable_gqa": True}, {"kv": 2}), ({}, {"n": 7}),
+          ({}, {"d": 96, "value": 96}))
 
 
 def test_served_calls():
@@ -112,7 +114,8 @@ def test_a_layer_of_pytorch():
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0,
                                              batch_first=True)
     x = torch.randn(2, 50, 64)
-    plain = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
+    plain = torch.autograd.grad(layer(x).square().sum(),
+                                list(layer.parameters()))
     with active():
         found = torch.autograd.grad(layer(x).square().sum(),
                                     list(layer.parameters()))
@@ -131,7 +134,8 @@ def test_on_a_gpu():
             wide = [y.detach().double().requires_grad_() for y in x]
             expected = sdpa(*wide, **call)
             do = torch.randn_like(expected)
-            with registry.sdpa_kernel(registry.SDPBackend.FLASH_ATTENTION), active():
+            flash = registry.SDPBackend.FLASH_ATTENTION
+            with registry.sdpa_kernel(flash), active():
                 y = sdpa(*x, **call)
                 assert len(calls) == 1
                 found = torch.autograd.grad(y, x, do.to(dtype))

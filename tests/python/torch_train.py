@@ -1,6 +1,6 @@
-"""torch_train.py - the model of examples/python/train_longnet.py: it learns, its
-curve is that of PyTorch's gathers, and a run that goes on draws the same curve.
-Prints `ok NAME` or `not ok NAME` a test."""
+"""torch_train.py - the model of examples/python/train_longnet.py: it learns,
+its curve is that of PyTorch's gathers, and a run that goes on draws the same
+curve. Prints `ok NAME` or `not ok NAME` a test."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ import torch
 
 from cases import run_tests
 
-SMALL = ["--layers", "2", "--width", "64", "--length", "200", "--segments", "32",
-         "64", "128", "--batch", "2", "--quiet", "--warmup", "5"]
+SMALL = ["--layers", "2", "--width", "64", "--length", "200", "--segments",
+         "32", "64", "128", "--batch", "2", "--quiet", "--warmup", "5"]
 
 
 def losses(*more):

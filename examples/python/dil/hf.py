@@ -1,27 +1,28 @@
 """dil in transformers.
 
     import dil.hf
-    dil.hf.use()                                # the model's own attention, by dil
+    dil.hf.use()                             # the model's own attention
     AutoModel.from_pretrained(..., attn_implementation="dil")
 
-    dil.hf.use("sinks.dil", name="sinks")       # a pattern of your own instead
+    dil.hf.use("sinks.dil", name="sinks")    # a pattern of your own instead
     AutoModel.from_pretrained(..., attn_implementation="sinks")
 
-The masks that transformers builds are recognised by their code: causal, sliding,
-chunked, padded and packed. They become statements of a pattern and no table. A
-mask that is not known is refused by name. Soft caps, learned sinks and attention
-dropout become statements, too.
+The masks that transformers builds are recognised by their code: causal,
+sliding, chunked, padded and packed. They become statements of a pattern and no
+table. A mask that is not known is refused by name. Soft caps, learned sinks and
+attention dropout become statements, too.
 
-A pattern of your own says itself which keys a query sees: causality of the model
-is its business. Where a batch is padded, its pattern must have
-`input padding : u8[B, M]; mask padding[b, j] == 0;`, and so on: what a model asks
-for and a pattern lacks is refused by name.
+A pattern of your own says itself which keys a query sees: causality of the
+model is its business. What a model asks for and a pattern lacks is refused by
+name. Where a batch is padded, say, the pattern must have
+`input padding : u8[B, M]; mask padding[b, j] == 0;`.
 """
 
 import dataclasses
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+from transformers import (AttentionInterface, AttentionMaskInterface,
+                          masking_utils)
 
 from dil import Error
 from .torch import attention
@@ -39,7 +40,7 @@ def _refuse(text):
 
 @dataclasses.dataclass
 class Mask:
-    """The keys that a call's queries see; stands in place of a mask's tensor."""
+    """The keys that a call's queries see, in place of a mask's tensor."""
 
     causal: bool = False
     left: int | None = None      # keys before a query, None: all
@@ -82,8 +83,9 @@ _REMAPPED = _inner("remap_positions_for_packed_sequence",
 
 def _kept(function):
     """What a function of transformers closes over, by name."""
-    return dict(zip(function.__code__.co_freevars,
-                    (cell.cell_contents for cell in function.__closure__ or ())))
+    cells = function.__closure__ or ()
+    return {name: cell.cell_contents
+            for name, cell in zip(function.__code__.co_freevars, cells)}
 
 
 def _least(a, b):
@@ -111,22 +113,22 @@ def _read(function, mask):
     elif code is _REMAPPED:  # inside a document distances stay what they are
         _read(kept["mask_function"], mask)
         if mask.chunk is not None:
-            _refuse("chunks of packed sequences are not known to dil.hf: pad the "
-                    "sequences instead")
+            _refuse("chunks of packed sequences are not known to dil.hf: pad "
+                    "the sequences instead")
     elif code is not _WHOLE:
         name = getattr(function, "__qualname__", type(function).__name__)
         _refuse(f"the mask function '{name}' is not known to dil.hf: use "
-                'attn_implementation="sdpa", or dil.hf.use() with a pattern that '
-                "says what the mask says")
+                'attn_implementation="sdpa", or dil.hf.use() with a pattern '
+                "that says what the mask says")
 
 
 def _padding(attention_mask, first, count):
-    """The 2D mask of the tokenizer as u8 [B, M], 1: padding; None: there is none."""
+    """The tokenizer's mask as u8 [B, M], 1: padding; None: no padding."""
     if attention_mask is None:
         return None
     if attention_mask.dim() != 2:
-        _refuse(f"a prepared mask of {attention_mask.dim()} dimensions is not known "
-                "to dil.hf: give the tokenizer's, of 2 dimensions")
+        _refuse(f"a prepared mask of {attention_mask.dim()} dimensions is not "
+                "known to dil.hf: give the tokenizer's, of 2 dimensions")
     seen = attention_mask[:, first:first + count].to(torch.bool)
     if seen.shape[1] < count:
         seen = torch.nn.functional.pad(seen, (0, count - seen.shape[1]))
@@ -141,14 +143,15 @@ def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0,
         return attention_mask
     mask = Mask(shape=(batch_size, 1, q_length, kv_length))
     _read(mask_function, mask)
-    # dil aligns queries with the end of the keys; a static cache has room behind.
+    # dil aligns queries with the end of the keys; a static cache has room
+    # behind.
     behind = kv_offset + kv_length - int(q_offset) - q_length
     places = mask.causal or mask.chunk is not None or \
         (mask.left, mask.right) != (None, None)
     if places and (behind < 0 or behind > 0 and not mask.causal):
-        _refuse(f"{q_length} queries from position {int(q_offset)} over {kv_length} "
-                f"keys from position {kv_offset}: dil wants the last query at the "
-                "last key")
+        _refuse(f"{q_length} queries from position {int(q_offset)} over "
+                f"{kv_length} keys from position {kv_offset}: dil wants the "
+                "last query at the last key")
     if places and behind > 0:
         mask.keys = kv_length - behind
         kv_length = mask.keys
@@ -167,8 +170,9 @@ def _must_be_mask(module, attention_mask, q, k, sliding_window, is_causal):
     if attention_mask is not None:
         _refuse(f"a prepared mask {list(attention_mask.shape)} is not known to "
                 "dil.hf: give the tokenizer's mask, of 2 dimensions")
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    causal = bool(causal) and q.shape[2] > 1
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    causal = bool(is_causal) and q.shape[2] > 1
     if causal and q.shape[2] != k.shape[2]:
         _refuse(f"{type(module).__name__} has {q.shape[2]} causal queries over "
                 f"{k.shape[2]} keys and no mask that says where they stand")
@@ -186,7 +190,8 @@ def _text(q, k, v, mask, dropout, softcap, sinks):
     if mask.causal:
         lines.append("causal;")
     if (mask.left, mask.right) != (None, None):
-        sides = ["inf" if x is None else str(x) for x in (mask.left, mask.right)]
+        sides = ["inf" if x is None else str(x)
+                 for x in (mask.left, mask.right)]
         lines.append(f"window {', '.join(sides)};")
     if mask.chunk is not None:
         lines += ["input start : i32[B];",
@@ -209,7 +214,8 @@ def _text(q, k, v, mask, dropout, softcap, sinks):
 def _inputs(mask, sinks):
     """The tensors that a mask and sinks bring, by their names in a pattern."""
     found = {"padding": mask.padding, "document": mask.document,
-             "start": mask.start, "sinks": None if sinks is None else sinks.float()}
+             "start": mask.start,
+             "sinks": None if sinks is None else sinks.float()}
     return {name: x for name, x in found.items() if x is not None}
 
 
@@ -230,20 +236,22 @@ def _check(plan, name, inputs, mask, dropout, softcap, scaling, head_dim):
     """What the model asks for, the pattern must have."""
     for wanted in inputs:
         if wanted not in plan.input_names:
-            _refuse(f"pattern '{name}' lacks an input '{wanted}': {_WANTED[wanted]} "
-                    "does it")
+            _refuse(f"pattern '{name}' lacks an input '{wanted}': "
+                    f"{_WANTED[wanted]} does it")
     if mask.left is not None or mask.right is not None:
-        _refuse(f"the model slides a window over pattern '{name}': set the model's "
-                "sliding_window to None, or its layer types to full_attention")
+        _refuse(f"the model slides a window over pattern '{name}': set the "
+                "model's sliding_window to None, or its layer types to "
+                "full_attention")
     if softcap:
-        _refuse(f"the model caps its scores at {softcap}, and pattern '{name}' may "
-                "not: dil.hf.use() without a pattern does")
+        _refuse(f"the model caps its scores at {softcap}, and pattern '{name}' "
+                "may not: dil.hf.use() without a pattern does")
     if dropout and not plan.has_dropout:
-        _refuse(f"the model drops attention at {dropout}, and pattern '{name}' has "
-                f"no dropout: write `dropout {dropout};` or set the model's to 0")
+        _refuse(f"the model drops attention at {dropout}, and pattern '{name}' "
+                f"has no dropout: write `dropout {dropout};` or set the "
+                "model's to 0")
     if not plan.takes_scale and abs(scaling * head_dim ** 0.5 - 1) > 1e-6:
-        _refuse(f"the model scales by {scaling}, and pattern '{name}' by itself: "
-                "write `scale runtime;`")
+        _refuse(f"the model scales by {scaling}, and pattern '{name}' by "
+                "itself: write `scale runtime;`")
 
 
 # ---- registration ----------------------------------------------------------
@@ -254,8 +262,8 @@ def _attend(plan, name, module, query, key, value, attention_mask, dropout=0.0,
             s_aux=None, position_bias=None, cache=None, output_attentions=False,
             **rest):
     if position_bias is not None:
-        _refuse("position_bias is not known to dil.hf: a pattern with `score s + "
-                "bias[b, h, row, j]` has one")
+        _refuse("position_bias is not known to dil.hf: a pattern with `score s "
+                "+ bias[b, h, row, j]` has one")
     if cache is not None:
         _refuse("continuous batching is not known to dil.hf")
     if output_attentions:
@@ -271,7 +279,8 @@ def _attend(plan, name, module, query, key, value, attention_mask, dropout=0.0,
         chosen = _text(query, key, value, mask, dropout, softcap, s_aux)
         scale = scaling
     else:
-        _check(plan, name, inputs, mask, dropout, softcap, scaling, query.shape[3])
+        _check(plan, name, inputs, mask, dropout, softcap, scaling,
+               query.shape[3])
         chosen, scale = plan, scaling if plan.takes_scale else None
     o = attention(query.transpose(1, 2), key.transpose(1, 2),
                   value.transpose(1, 2), chosen, inputs=inputs, scale=scale,
@@ -282,13 +291,14 @@ def _attend(plan, name, module, query, key, value, attention_mask, dropout=0.0,
 def use(plan=None, name="dil"):
     """Makes attn_implementation=name known to transformers.
 
-    `plan`: None for the model's own attention, or a dil.torch.Plan, a text, a path
-    or a preset, which every layer has in its place; heads and sizes are the
-    model's.
+    `plan`: None for the model's own attention, or a dil.torch.Plan, a text, a
+    path or a preset, which every layer has in its place; heads and sizes are
+    the model's.
     """
     if name in ("eager", "sdpa", "flash_attention_2", "flash_attention_3",
                 "flex_attention"):
-        _refuse(f"'{name}' is an attention of transformers itself: take another name")
+        _refuse(f"'{name}' is an attention of transformers itself: take "
+                "another name")
     known = None if plan is None else find(plan)
 
     def attend(module, query, key, value, attention_mask, **named):

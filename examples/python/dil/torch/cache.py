@@ -33,14 +33,15 @@ class KeyValueCache:
     def append(self, k, v):
         """Adds rows and returns all keys and values so far."""
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
-            raise ValueError("a KeyValueCache is for decoding, without gradients: "
-                             "call the model under torch.no_grad()")
+            raise ValueError("a KeyValueCache is for decoding, without "
+                             "gradients: call the model under torch.no_grad()")
         end = self.length + k.shape[1]
-        if self._keys is not None and (self._keys.shape[0], self._keys.dtype) != (
-                k.shape[0], k.dtype):
-            raise ValueError(f"the cache holds {self._keys.shape[0]} rows of the "
-                             f"batch in {self._keys.dtype}, got {k.shape[0]} in "
-                             f"{k.dtype}: begin a new cache")
+        held = self._keys
+        if held is not None and (held.shape[0] != k.shape[0]
+                                 or held.dtype != k.dtype):
+            raise ValueError(f"the cache holds {self._keys.shape[0]} rows of "
+                             f"the batch in {self._keys.dtype}, got "
+                             f"{k.shape[0]} in {k.dtype}: begin a new cache")
         if self._keys is None or end > self._keys.shape[1]:
             room = max(end, 2 * self.length, 64)
             self._keys = self._grown(self._keys, k, self.length, room)

@@ -1,19 +1,20 @@
 """Patterns of dilated attention for modules and patches.
 
 In: segments, dilations, and how the branches mix. Out: the text of a pattern
-for the tensors of a call. `zero_keys=True` writes the padding
-that torchscale attends to as sinks: keys of score 0 without a value.
+for the tensors of a call. `zero_keys=True` writes the padding that torchscale
+attends to as sinks: keys of score 0 without a value.
 """
 
 import torch
 
 from dil import Error
 
-# What a mode of the modules means: the comb of each head, and how branches mix.
+# What a mode of the modules means: the paper, its published code, and fkodom's
+# heads for each branch.
 MODES = {
-    "longnet": "phase cycle;",                               # the paper
-    "torchscale": "phase block;",                            # its published code
-    "headgroup": "heads split; phase branch; combine mean;",  # fkodom's
+    "longnet": "phase cycle;",
+    "torchscale": "phase block;",
+    "headgroup": "heads split; phase branch; combine mean;",
 }
 
 
@@ -27,10 +28,12 @@ def branches(segments, dilations):
     if not segments:
         raise ValueError("segment_lengths cannot be empty")
     if len(segments) != len(dilations):
-        raise ValueError(f"{len(segments)} segment_lengths and {len(dilations)} "
-                         "dilation_rates must have the same length")
+        raise ValueError(f"{len(segments)} segment_lengths and "
+                         f"{len(dilations)} dilation_rates must have the same "
+                         "length")
     if min(segments + dilations) < 1:
-        raise ValueError("segment_lengths and dilation_rates must be at least 1")
+        raise ValueError("segment_lengths and dilation_rates must be at least "
+                         "1")
     return tuple((int(s), int(r)) for s, r in zip(segments, dilations))
 
 
@@ -46,14 +49,15 @@ def _zero_key_sink(heads, segment, dilation):
     return f"sink i / {s} == (M - 1) / {s} ? log(1.0 * ({count})) : -inf;"
 
 
-def text_of(q, k, v, pairs, statements, *, causal=False, dropout=0.0, scale=None,
-            gradient="exact", zero_keys=False, padding=False):
+def text_of(q, k, v, pairs, statements, *, causal=False, dropout=0.0,
+            scale=None, gradient="exact", zero_keys=False, padding=False):
     """The pattern for tensors of [B, N, H, D], as dil.torch.attention takes it.
 
     Plain words and no cache, so that torch.compile sees a constant; attention()
     knows the plan of a text."""
     lines = [f"heads {q.shape[2]} kv {k.shape[2]};",
-             f"head_dim {q.shape[3]} value {v.shape[3]};", "dtype f32;", statements]
+             f"head_dim {q.shape[3]} value {v.shape[3]};", "dtype f32;",
+             statements]
     if causal:
         lines.append("causal;")
     if dropout:

@@ -38,7 +38,8 @@ class DilatedAttention(nn.Module):
                  gradient="exact"):
         super().__init__()
         if op is not None:
-            raise ValueError("op chooses a kernel of xformers: dil makes its own")
+            raise ValueError("op chooses a kernel of xformers: dil makes its "
+                             "own")
         if mode not in dilated.MODES:
             raise ValueError(f"mode must be one of {', '.join(dilated.MODES)}, "
                              f"got {mode!r}")
@@ -46,8 +47,8 @@ class DilatedAttention(nn.Module):
             raise ValueError("gradient must be 'exact' or 'detached', got "
                              f"{gradient!r}")
         if not 0.0 <= attention_dropout < 1.0:
-            raise ValueError("attention_dropout must be at least 0 and below 1, "
-                             f"got {attention_dropout}")
+            raise ValueError("attention_dropout must be at least 0 and below "
+                             f"1, got {attention_dropout}")
         self.pairs = dilated.branches(segment_lengths, dilation_rates)
         self.softmax_scale, self.dropout_p = softmax_scale, attention_dropout
         self.mode, self.gradient = mode, gradient
@@ -56,12 +57,13 @@ class DilatedAttention(nn.Module):
         return (f"{', '.join(f'{s}:{r}' for s, r in self.pairs)}, "
                 f"mode={self.mode!r}, dropout={self.dropout_p}")
 
-    def forward(self, query, key, value, is_causal=False, key_padding_mask=None):
+    def forward(self, query, key, value, is_causal=False,
+                key_padding_mask=None):
         """key_padding_mask: bool [B, M], true for keys that nobody sees."""
         for name, x in ("query", query), ("key", key), ("value", value):
             if x.dim() != 4:
-                raise ValueError(f"{name} must be [batch, rows, heads, dim], got "
-                                 f"{x.dim()} dimensions")
+                raise ValueError(f"{name} must be [batch, rows, heads, dim], "
+                                 f"got {x.dim()} dimensions")
         text = dilated.text_of(
             query, key, value, self.pairs, dilated.MODES[self.mode],
             causal=is_causal, dropout=self.dropout_p, scale=self.softmax_scale,
@@ -90,7 +92,8 @@ class MultiheadDilatedAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.gamma_init = gamma_init
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
-            nn.Linear(embed_dim, embed_dim, bias=bias, **like) for _ in range(4))
+            nn.Linear(embed_dim, embed_dim, bias=bias, **like)
+            for _ in range(4))
         self.attention = DilatedAttention(
             segment_lengths, dilation_rates, attention_dropout=dropout, op=op,
             mode=mode, gradient=gradient)
@@ -123,8 +126,8 @@ class MultiheadDilatedAttention(nn.Module):
         """cache: a KeyValueCache of earlier calls, which this call adds to."""
         for name, x in ("query", query), ("key", key), ("value", value):
             if x.dim() != 3 or x.shape[-1] != self.embed_dim:
-                raise ValueError(f"{name} must be [batch, rows, {self.embed_dim}], "
-                                 f"got {list(x.shape)}")
+                raise ValueError(f"{name} must be [batch, rows, "
+                                 f"{self.embed_dim}], got {list(x.shape)}")
         q, k, v = self._project(query, key, value)
         if self.xpos is not None:
             first, center = (0, k.shape[1] // 2) if cache is None else \
@@ -153,33 +156,39 @@ class XPos(nn.Module):
     def __init__(self, head_dim, scale_base=512):
         super().__init__()
         if head_dim % 2:
-            raise ValueError(f"xpos turns pairs: head_dim ({head_dim}) must be even")
+            raise ValueError(f"xpos turns pairs: head_dim ({head_dim}) must be "
+                             "even")
         pair = torch.arange(0, head_dim, 2)
         self.scale_base = scale_base
-        self.register_buffer("scale", (pair + 0.4 * head_dim) / (1.4 * head_dim))
+        self.register_buffer("scale",
+                             (pair + 0.4 * head_dim) / (1.4 * head_dim))
         # 1e4 ^ (-k / pairs) for pair k; not in the state_dict of torchscale.
-        self.register_buffer("turn", 1e4 ** (-pair / head_dim), persistent=False)
+        self.register_buffer("turn", 1e4 ** (-pair / head_dim),
+                             persistent=False)
 
     def _must_fit(self, x, first):
-        """The lengths of rows far from the center must be numbers of the type."""
+        """Rows far from the center must have a length that x's type has."""
         far = max(abs(first), abs(first + x.shape[1]))
         largest = math.log(torch.finfo(x.dtype).max) - math.log(64)
         reach = int(largest / -math.log(0.4 / 1.4) * self.scale_base)
         if far > reach:
             raise ValueError(
-                f"xpos with scale_base {self.scale_base} reaches {reach} positions "
-                f"from the center in {x.dtype}, got {far}: take a larger base")
+                f"xpos with scale_base {self.scale_base} reaches {reach} "
+                f"positions from the center in {x.dtype}, got {far}: take a "
+                "larger base")
 
     def forward(self, x, first, is_key=False):
         """x [B, N, H, D], whose row 0 stands at position `first`."""
         self._must_fit(x, first)
         at = torch.arange(first, first + x.shape[1], device=x.device,
                           dtype=torch.float32)[:, None, None]
-        length = self.scale.float() ** ((-at if is_key else at) / self.scale_base)
+        power = (-at if is_key else at) / self.scale_base
+        length = self.scale.float() ** power
         angle = at * self.turn.float()
         cos, sin = angle.cos() * length, angle.sin() * length
         even, odd = x.float()[..., 0::2], x.float()[..., 1::2]
-        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1)
+        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin),
+                             -1)
         return turned.flatten(-2).to(x.dtype)
 
 
@@ -193,8 +202,8 @@ def _activation(given):
     if callable(given):
         return given
     if given not in _ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(_ACTIVATIONS)} or "
-                         f"a function, got {given!r}")
+        raise ValueError(f"activation must be one of {', '.join(_ACTIVATIONS)} "
+                         f"or a function, got {given!r}")
     return _ACTIVATIONS[given]
 
 
@@ -202,14 +211,16 @@ class _Layer(nn.Module):
     """What both layers have: MAGNETO's sub-LN feed-forward block with its two
     norms, and the attention's options."""
 
-    def __init__(self, d_model, dim_feedforward, dropout, activation, eps, gamma,
-                 norms, like):
+    def __init__(self, d_model, dim_feedforward, dropout, activation, eps,
+                 gamma, norms, like):
         super().__init__()
-        self.activation, self.dropout = _activation(activation), nn.Dropout(dropout)
+        self.activation = _activation(activation)
+        self.dropout = nn.Dropout(dropout)
         self.before, self.between = norms
         setattr(self, self.before, nn.LayerNorm(d_model, eps=eps, **like))
         self.linear1 = nn.Linear(d_model, dim_feedforward, **like)
-        setattr(self, self.between, nn.LayerNorm(dim_feedforward, eps=eps, **like))
+        setattr(self, self.between,
+                nn.LayerNorm(dim_feedforward, eps=eps, **like))
         self.linear2 = nn.Linear(dim_feedforward, d_model, **like)
         _start(self.linear1, gamma)
         _start(self.linear2, gamma)
@@ -226,17 +237,19 @@ class LongNetEncoderLayer(_Layer):
 
     def __init__(self, d_model, nhead, segment_lengths, dilation_rates,
                  dim_feedforward=2048, dropout=0.1, activation="relu",
-                 layer_norm_eps=1e-5, gamma_init=1.0, device=None, dtype=None, *,
-                 attention_dropout=0.0, **options):
+                 layer_norm_eps=1e-5, gamma_init=1.0, device=None, dtype=None,
+                 *, attention_dropout=0.0, **options):
         like = {"device": device, "dtype": dtype}
         super().__init__(d_model, dim_feedforward, dropout, activation,
                          layer_norm_eps, gamma_init, ("norm2", "norm3"), like)
         self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **like)
         self.self_attn = MultiheadDilatedAttention(
             d_model, nhead, dilation_rates, segment_lengths, attention_dropout,
-            layer_norm_eps=layer_norm_eps, gamma_init=gamma_init, **like, **options)
+            layer_norm_eps=layer_norm_eps, gamma_init=gamma_init, **like,
+            **options)
 
-    def forward(self, src, is_causal=False, *, key_padding_mask=None, cache=None):
+    def forward(self, src, is_causal=False, *, key_padding_mask=None,
+                cache=None):
         y = self.norm1(src)
         y, _ = self.self_attn(y, y, y, is_causal, cache=cache,
                               key_padding_mask=key_padding_mask)
@@ -249,8 +262,8 @@ class LongNetDecoderLayer(_Layer):
 
     def __init__(self, d_model, nhead, segment_lengths, dilation_rates,
                  dim_feedforward=2048, dropout=0.1, activation="relu",
-                 layer_norm_eps=1e-5, gamma_init=1.0, device=None, dtype=None, *,
-                 attention_dropout=0.0, xpos_scale_base=None, **options):
+                 layer_norm_eps=1e-5, gamma_init=1.0, device=None, dtype=None,
+                 *, attention_dropout=0.0, xpos_scale_base=None, **options):
         like = {"device": device, "dtype": dtype}
         super().__init__(d_model, dim_feedforward, dropout, activation,
                          layer_norm_eps, gamma_init, ("norm3", "norm4"), like)
@@ -258,14 +271,14 @@ class LongNetDecoderLayer(_Layer):
         self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, **like)
         common = (d_model, nhead, dilation_rates, segment_lengths,
                   attention_dropout)
-        more = dict(gamma_init=gamma_init, layer_norm_eps=layer_norm_eps, **like,
-                    **options)
+        more = dict(gamma_init=gamma_init, layer_norm_eps=layer_norm_eps,
+                    **like, **options)
         self.self_attn = MultiheadDilatedAttention(
             *common, layer_norm=False, xpos_scale_base=xpos_scale_base, **more)
         self.multihead_attn = MultiheadDilatedAttention(*common, **more)
 
-    def forward(self, tgt, memory, tgt_is_causal=True, memory_is_causal=False, *,
-                memory_key_padding_mask=None, cache=None):
+    def forward(self, tgt, memory, tgt_is_causal=True, memory_is_causal=False,
+                *, memory_key_padding_mask=None, cache=None):
         y = self.norm1(tgt)
         y, _ = self.self_attn(y, y, y, tgt_is_causal, cache=cache)
         tgt = tgt + self.dropout(y)
@@ -335,8 +348,8 @@ class LongNetDecoder(nn.Module):
 
     new_cache = LongNetEncoder.new_cache
 
-    def forward(self, tgt, memory, tgt_is_causal=True, memory_is_causal=False, *,
-                memory_key_padding_mask=None, cache=None):
+    def forward(self, tgt, memory, tgt_is_causal=True, memory_is_causal=False,
+                *, memory_key_padding_mask=None, cache=None):
         for at, layer in enumerate(self.layers):
             tgt = layer(tgt, memory, tgt_is_causal, memory_is_causal,
                         memory_key_padding_mask=memory_key_padding_mask,

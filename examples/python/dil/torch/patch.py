@@ -3,11 +3,11 @@
     count = dil.torch.patch(model)      # every dilated attention of the model
     dil.torch.unpatch(model)
 
-A module is found by the name of its class and by its fields, so that any copy of
-the code will do; flash-attn and xformers need not be installed. Its `forward` is
-replaced on the object alone. By default the patched model computes the same
-function as before, faults that its weights were trained with included; what
-differs in spite of that is said in a warning.
+A module is found by the name of its class and by its fields, so that any copy
+of the code will do; flash-attn and xformers need not be installed. Its
+`forward` is replaced on the object alone. By default the patched model computes
+the same function as before, faults that its weights were trained with included;
+what differs in spite of that is said in a warning.
 """
 
 import functools
@@ -22,7 +22,7 @@ __all__ = ["patch", "unpatch"]
 
 
 class _Patched(functools.partial):
-    """A replaced forward; a partial, so that modules can be copied and saved."""
+    """A replaced forward: a partial, which can be copied and saved."""
 
 
 # ---- torchscale and Prov-GigaPath ------------------------------------------
@@ -41,9 +41,10 @@ def _with_earlier(state, k, v):
     for name, x in (("prev_key", k), ("prev_value", v)):
         x = x.transpose(1, 2)
         if name in state:
-            x = torch.cat([state[name].view(*x.shape[:2], -1, x.shape[3]), x], 2)
+            earlier = state[name].view(*x.shape[:2], -1, x.shape[3])
+            x = torch.cat([earlier, x], 2)
         state[name] = x
-    return state["prev_key"].transpose(1, 2), state["prev_value"].transpose(1, 2)
+    return [state[name].transpose(1, 2) for name in ("prev_key", "prev_value")]
 
 
 def _torchscale(m, options, query, key, value, incremental_state=None,
@@ -51,7 +52,8 @@ def _torchscale(m, options, query, key, value, incremental_state=None,
                 is_first_step=False, is_causal=False):
     if attn_mask is not None or rel_pos is not None:
         refuse("dilated attention takes no attn_mask and no rel_pos, as in "
-               "torchscale: pass is_causal, or write a pattern with a mask or score")
+               "torchscale: pass is_causal, or write a pattern with a mask or "
+               "score")
     q, k, v = (project(x).unflatten(-1, (m.num_heads, -1)) for project, x in
                ((m.q_proj, query), (m.k_proj, key), (m.v_proj, value)))
     if incremental_state is not None:
@@ -68,19 +70,23 @@ def _torchscale(m, options, query, key, value, incremental_state=None,
     inputs = {"padding": dilated.padding_of(key_padding_mask)} if honour else {}
     x = attention(q, k, v, text, inputs=inputs,
                   train=m.training and m.dropout > 0).flatten(2)
-    return m.out_proj(x if m.inner_attn_ln is None else m.inner_attn_ln(x)), None
+    if m.inner_attn_ln is not None:
+        x = m.inner_attn_ln(x)
+    return m.out_proj(x), None
 
 
 def _is_torchscale(m):
-    return hasattr(getattr(m, "args", None), "dilated_ratio") and hasattr(m, "q_proj")
+    args = getattr(m, "args", None)
+    return hasattr(args, "dilated_ratio") and hasattr(m, "q_proj")
 
 
 def _tell_torchscale(m, options):
     """What a patched module does otherwise, a sentence each."""
     if getattr(m.args, "seq_parallel", False):
-        refuse("seq_parallel splits one sequence over processes by torchscale's own "
-               "messages, which a patch does not have: set args.seq_parallel = False, "
-               "or let `dil run` or a topology split the sequence")
+        refuse("seq_parallel splits one sequence over processes by "
+               "torchscale's own messages, which a patch does not have: set "
+               "args.seq_parallel = False, or let `dil run` or a topology "
+               "split the sequence")
     for s, r in dilated.branches(m.args.segment_length, m.args.dilated_ratio):
         if s % r:
             yield (f"dilation {r} does not divide segment {s}: beyond {s} rows "
@@ -89,8 +95,8 @@ def _tell_torchscale(m, options):
         yield ("zero_keys=False: rows near the end do not see the zeros that "
                "torchscale pads with")
     if m.dropout:
-        yield ("attention dropout draws other numbers than flash-attn's, and none "
-               "in eval(), where torchscale goes on to drop")
+        yield ("attention dropout draws other numbers than flash-attn's, and "
+               "none in eval(), where torchscale goes on to drop")
     if options["gradient"] == "exact":
         yield ('gradient="exact": torchscale takes the mixing weights of the '
                "branches as constants")
@@ -102,8 +108,8 @@ def _tell_torchscale(m, options):
 
 
 def _fkodom(m, options, query, key, value, is_causal=False):
-    """A branch at a time: each is divided by its sum over the rows, so that what
-    the branches write to one head cannot be one call."""
+    """A branch at a time: each is divided by its sum over the rows, so that
+    what the branches write to one head cannot be one call."""
     heads, pairs = query.shape[2], dilated.branches(m.segment_lengths,
                                                     m.dilation_rates)
     out = torch.zeros_like(query)
@@ -113,8 +119,9 @@ def _fkodom(m, options, query, key, value, is_causal=False):
         q, k, v = query[:, :, mine], key[:, :, mine], value[:, :, mine]
         if q.shape[2] == 0:
             continue
-        x = attention(q, k, v, dilated.text_of(q, k, v, ((s, r),),
-                                               f"phase {at % r};", causal=is_causal))
+        text = dilated.text_of(q, k, v, ((s, r),), f"phase {at % r};",
+                               causal=is_causal)
+        x = attention(q, k, v, text)
         x = x / x.sum(1, keepdim=True)
         out = torch.cat([out[:, :, :mine.start], out[:, :, mine] + x,
                          out[:, :, mine.stop:]], 2)
@@ -130,7 +137,8 @@ def _tell_fkodom(m, options):
         yield ("attention_dropout is ignored, as dilated-attention-pytorch "
                "ignores it")
     if m.softmax_scale is not None:
-        yield ("softmax_scale is ignored, as dilated-attention-pytorch ignores it")
+        yield ("softmax_scale is ignored, as dilated-attention-pytorch "
+               "ignores it")
 
 
 # ---- models ----------------------------------------------------------------
@@ -147,16 +155,17 @@ def _kind(m):
 
 def _must_be(name, given, *known):
     if given not in known:
-        refuse(f"{name} must be one of {', '.join(map(repr, known))}, got {given!r}")
+        refuse(f"{name} must be one of {', '.join(map(repr, known))}, "
+               f"got {given!r}")
 
 
 def patch(model, *, zero_keys=True, padding="ignore", gradient="detached"):
     """Lets dil compute every dilated attention of a model; returns how many.
 
-    `zero_keys`: attend to the zeros that torchscale pads with, as its weights were
-    trained. `padding`: "ignore" key_padding_mask, as torchscale does, or "honour"
-    it. `gradient`: "detached" takes the mixing weights of the branches as
-    constants, as torchscale does; "exact" does not. A patched model can be
+    `zero_keys`: attend to the zeros that torchscale pads with, as its weights
+    were trained. `padding`: "ignore" key_padding_mask, as torchscale does, or
+    "honour" it. `gradient`: "detached" takes the mixing weights of the branches
+    as constants, as torchscale does; "exact" does not. A patched model can be
     patched again with other options.
     """
     _must_be("zero_keys", zero_keys, True, False)
@@ -165,8 +174,8 @@ def patch(model, *, zero_keys=True, padding="ignore", gradient="detached"):
     options = {"zero_keys": zero_keys, "padding": padding, "gradient": gradient}
     found = [(m, _kind(m)) for m in model.modules() if _kind(m)]
     if not found:
-        refuse("the model has no dilated attention that a patch knows: torchscale's "
-               "and fkodom's class is called DilatedAttention")
+        refuse("the model has no dilated attention that a patch knows: "
+               "torchscale's and fkodom's class is called DilatedAttention")
     told = {text: None for m, kind in found for text in kind[1](m, options)}
     for m, (_, _, forward) in found:
         m.forward = _Patched(forward, m, options)

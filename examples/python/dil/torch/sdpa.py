@@ -5,8 +5,8 @@
     torch.nn.attention.restore_flash_attention_impl()
 
 PyTorch's flash kernels are registered anew: dense and causal attention, on
-processors and GPUs, with gradients. Calls that dil cannot serve (masks, dropout,
-head sizes above 256) go on to the kernels that stood there before.
+processors and GPUs, with gradients. Calls that dil cannot serve (masks,
+dropout, head sizes above 256) go on to the kernels that stood there before.
 """
 
 import functools
@@ -27,26 +27,30 @@ HEAD_DIM_MOST = 256  # of dil's kernels
 
 @functools.lru_cache(maxsize=None)
 def _plan(heads, kv_heads, head_dim, value_dim, causal):
-    # Row 0 of SDPA's causal attention stands at key 0, as dil's does where there
-    # are as many queries as keys.
-    return find(f"pattern sdpa {{ heads {heads} kv {kv_heads}; head_dim {head_dim} "
-                f"value {value_dim}; dtype f32; scale runtime; "
-                f"{'causal; ' if causal else ''}branch {{ }} }}").name
+    # Row 0 of SDPA's causal attention stands at key 0, as dil's does where
+    # there are as many queries as keys.
+    return find(f"pattern sdpa {{ heads {heads} kv {kv_heads}; "
+                f"head_dim {head_dim} value {value_dim}; dtype f32; "
+                f"scale runtime; {'causal; ' if causal else ''}"
+                "branch { } }").name
 
 
 def _can(query, key, value, dropout, causal, mask=None):
     """Whether dil computes this call."""
     return (not dropout and mask is None and query.dim() == 4
-            and query.dtype in _TYPES and key.dtype == value.dtype == query.dtype
+            and query.dtype in _TYPES
+            and key.dtype == value.dtype == query.dtype
             and (not causal or query.shape[2] == key.shape[2])
             and max(query.shape[3], value.shape[3]) <= HEAD_DIM_MOST
             and query.shape[1] % key.shape[1] == 0
-            and all(x.stride(3) == 1 and x.numel() for x in (query, key, value)))
+            and all(x.stride(3) == 1 and x.numel()
+                    for x in (query, key, value)))
 
 
 def _call(query, key, value, causal, scale):
     """What the op wants besides q, k and v [B, N, H, D]."""
-    plan = _plan(query.shape[1], key.shape[1], query.shape[3], value.shape[3], causal)
+    plan = _plan(query.shape[1], key.shape[1], query.shape[3], value.shape[3],
+                 causal)
     scale = query.shape[3] ** -0.5 if scale is None else scale
     return plan, None, scale, None, False
 
@@ -74,7 +78,8 @@ class _Override:
 
     def __init__(self, library, name, device, kernel):
         self.old = get_kernel("aten::" + name, device)
-        self.keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device))
+        key = getattr(torch._C.DispatchKey, device)
+        self.keys = torch._C.DispatchKeySet(key)
         library.impl(name, functools.partial(kernel, self), device,
                      allow_override=True)
 
@@ -82,12 +87,12 @@ class _Override:
         return self.old.call_boxed(self.keys, *arguments, **named)
 
 
-def _cpu(old, query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None,
-         scale=None):
+def _cpu(old, query, key, value, dropout_p=0.0, is_causal=False, *,
+         attn_mask=None, scale=None):
     if _can(query, key, value, dropout_p, is_causal, attn_mask):
         return _forward(query, key, value, is_causal, scale)
-    return old.call(query, key, value, dropout_p, is_causal, attn_mask=attn_mask,
-                    scale=scale)
+    return old.call(query, key, value, dropout_p, is_causal,
+                    attn_mask=attn_mask, scale=scale)
 
 
 def _cpu_backward(old, grad_out, query, key, value, out, logsumexp, dropout_p,
@@ -102,8 +107,8 @@ def _cpu_backward(old, grad_out, query, key, value, out, logsumexp, dropout_p,
 def _cuda(old, query, key, value, dropout_p=0.0, is_causal=False,
           return_debug_mask=False, *, scale=None):
     if return_debug_mask or not _can(query, key, value, dropout_p, is_causal):
-        return old.call(query, key, value, dropout_p, is_causal, return_debug_mask,
-                        scale=scale)
+        return old.call(query, key, value, dropout_p, is_causal,
+                        return_debug_mask, scale=scale)
     o, lse = _forward(query, key, value, is_causal, scale)
     none = query.new_empty(0, dtype=torch.int32)
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
@@ -130,7 +135,8 @@ class _Active:
         self.libraries, self.overrides = [], []
         self._take("CPU", {_CPU: _cpu, _CPU + "_backward": _cpu_backward})
         if torch.cuda.is_available():
-            self._take("CUDA", {_CUDA: _cuda, _CUDA + "_backward": _cuda_backward})
+            self._take("CUDA", {_CUDA: _cuda,
+                                _CUDA + "_backward": _cuda_backward})
 
     def _take(self, device, kernels):
         library = Library("aten", "IMPL", device)
