@@ -55,6 +55,19 @@ static deferred *running;
 static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t at_end_once = PTHREAD_ONCE_INIT;
 static bool at_end_known; /* exit() will call deferred_end_all */
+static pthread_once_t at_fork_once = PTHREAD_ONCE_INIT;
+static bool at_fork_known; /* a forked child will call deferred_forget */
+
+/* A forked child has none of the threads. One of them may have held the lock,
+ * which nobody would release in the child. */
+static void deferred_forget(void) {
+  running = NULL;
+  running_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+static void deferred_register_fork(void) {
+  at_fork_known = pthread_atfork(NULL, NULL, deferred_forget) == 0;
+}
 
 static void deferred_stop(deferred *l) {
   pthread_mutex_lock(&l->lock);
@@ -67,10 +80,9 @@ static void deferred_stop(deferred *l) {
  * to come. */
 static void deferred_end_all(void) {
   pthread_mutex_lock(&running_lock);
-  for (deferred *l = running; l; l = l->next)
-    if (l->process == getpid()) deferred_stop(l);
+  for (deferred *l = running; l; l = l->next) deferred_stop(l);
   for (deferred *l = running; l; l = l->next) {
-    if (l->running && l->process == getpid()) pthread_join(l->thread, NULL);
+    if (l->running) pthread_join(l->thread, NULL);
     l->running = false;
   }
   pthread_mutex_unlock(&running_lock);
@@ -203,7 +215,8 @@ static bool deferred_start(deferred *l) {
 static deferred *deferred_new(const code_request *of,
                               const gpu_request *request, uint32_t variants,
                               bool urgent) {
-  deferred *l = calloc(1, sizeof *l);
+  pthread_once(&at_fork_once, deferred_register_fork);
+  deferred *l = at_fork_known ? calloc(1, sizeof *l) : NULL;
   if (!l) return NULL;
   l->of = *of;
   l->wanted = urgent;

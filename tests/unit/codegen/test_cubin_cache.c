@@ -9,6 +9,8 @@
 #include "tests/support/suite.h"
 #include <check.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -354,6 +356,74 @@ START_TEST(what_comes_late_is_shared_too) {
 }
 END_TEST
 
+/* ---- a forked child ------------------------------------------------------ */
+
+/* While `holds_threads` is set, a thread of this program's own code waits before
+ * it starts; `is_held` says that one does. Threads of dil-gpu.so do not. */
+static atomic_bool holds_threads, is_held;
+
+static const void *code_of(void *(*begin)(void *)) {
+  Dl_info about = {0};
+  void *address;
+  memcpy(&address, &begin, sizeof address);
+  dladdr(address, &about);
+  return about.dli_fbase;
+}
+
+static void *make_deeper_later(void *context);
+
+/* Takes the place of the C library's. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *how,
+                   void *(*begin)(void *), void *context) {
+  typedef int creator(pthread_t *, const pthread_attr_t *, void *(*)(void *),
+                      void *);
+  void *real = dlsym(RTLD_NEXT, "pthread_create");
+  creator *create;
+  memcpy(&create, &real, sizeof create);
+  bool own = code_of(begin) == code_of(make_deeper_later);
+  while (own && atomic_load(&holds_threads)) {
+    atomic_store(&is_held, true);
+    usleep(1000);
+  }
+  return create(thread, how, begin, context);
+}
+
+static void *make_deeper_later(void *context) {
+  (void)context;
+  while (!atomic_load(&holds_threads)) usleep(1000);
+  int32_t hits;
+  both(3, false, &hits);
+  return NULL;
+}
+
+/* A child is forked while another thread starts a deferred compilation, and
+ * leaves by exit(). */
+static int leave_a_fork(void) {
+  int32_t hits;
+  pthread_t maker;
+  int status = 0;
+  setenv("DIL_THREADS", "1", 1); /* contexts start none */
+  both(0, true, &hits); /* from now on exit() ends compilations */
+  ck_assert_int_eq(pthread_create(&maker, NULL, make_deeper_later, NULL), 0);
+  atomic_store(&holds_threads, true);
+  while (!atomic_load(&is_held)) usleep(1000);
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    exit(0);
+  }
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  atomic_store(&holds_threads, false);
+  ck_assert_int_eq(pthread_join(maker, NULL), 0);
+  return !WIFEXITED(status) || WEXITSTATUS(status);
+}
+
+START_TEST(a_forked_child_leaves_beside_a_compilation) {
+  ck_assert_int_eq(apart(leave_a_fork), 0);
+}
+END_TEST
+
 int main(void) {
   host_modules();
   alarm(300);
@@ -369,6 +439,7 @@ int main(void) {
   tcase_add_test(c, what_other_options_make_is_kept_apart);
   tcase_add_test(c, what_the_gate_refused_is_refused_again);
   tcase_add_test(c, what_comes_late_is_shared_too);
+  tcase_add_test(c, a_forked_child_leaves_beside_a_compilation);
   suite_add_tcase(suite, c);
   return suite_run(suite, CK_FORK);
 }
