@@ -212,6 +212,8 @@ if command -v cmake >/dev/null; then
   is "and they run" tells 'saw 448 keys' "$TMP/cmake/generated"
   is "with the installed library" tells 'heads of' "$TMP/cmake/jit" \
     preset:dense 100
+  is "and with gradients" tells 'step    2  loss' "$TMP/cmake/train" \
+    examples/data/tokens.txt 2
   mkdir "$TMP/static" && cat >"$TMP/static/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.16)
 project(static C)
