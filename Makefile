@@ -383,6 +383,21 @@ check-python: python
 bench-python: python
 	@DIL_LIBRARY=$(BUILD)/libdil.so python3 tests/bench/python_calls.py
 
+# A wheel with dil's libraries. LLVM stands in its dil-cpu.so, so that nothing
+# but the C library is asked for; WHEEL_LLVM=system leaves it to the machine.
+WHEEL_LLVM  ?= carried
+llvmparts    = -L$(shell $(LLVM) --libdir) $(shell $(LLVM) --link-static \
+               --libs x86 core analysis target) -lz -l:libzstd.so.1
+$(BUILD)/wheel/dil-cpu.so: $(cpu) $(BUILD)/compiler/base/arena.o $(rt) $(BUILD)/dil-cpu.so
+	@mkdir -p $(@D)
+	$(call say,link)$(if $(filter system,$(WHEEL_LLVM)),cp $(BUILD)/dil-cpu.so $@,\
+	  c++ -shared -Wl,--no-undefined,--version-script=$(BUILD)/part.map \
+	  $(beside) -o $@ $(filter-out $(BUILD)/dil-cpu.so,$^) $(llvmparts) \
+	  -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL,--gc-sections \
+	  -Wl,--as-needed $(LDLIBS))
+wheel: all $(BUILD)/wheel/dil-cpu.so
+	@.ci/wheel $(BUILD)
+
 # Writes the table of tests/README.md; `check` compares with it.
 tests-table: tests
 	@BUILD=$(BUILD) tests/coverage.sh write
@@ -468,6 +483,6 @@ $(core) $(tables) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(
 FORCE:
 .PHONY: all tests check check-here check-ring demo demo-here deps bench asan \
         tsan tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long layers \
-        abi wc tests-table python deps-python check-python bench-python fill \
+        abi wc tests-table python deps-python check-python bench-python wheel fill \
         install uninstall check-install clean FORCE
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -27,7 +27,7 @@ torch.no_grad() alone.
 A kernel of 16-bit brain floats takes NumPy arrays of `uint16` or of
 `ml_dtypes.bfloat16`; `dil.bfloat16(x)` rounds float32 to the former, and
 `dil.float32(x)` goes back. The library is libdil.so: DIL_LIBRARY, or that of the
-build this file lies in, or the system's.
+wheel or the build this file lies in, or the system's.
 """
 
 import ctypes
@@ -46,9 +46,10 @@ __all__ = ["Error", "Context", "Program", "Kernel", "attention", "bfloat16",
 def _load():
     here = os.path.dirname(os.path.abspath(__file__))
     built = os.path.join(here, "..", "..", "..", "build", "libdil.so")
-    for path in (os.environ.get("DIL_LIBRARY"), built, "libdil.so.2"):
-        if path and (path != built or os.path.exists(built)):
-            break
+    carried = os.path.join(here, "lib", "libdil.so.2")  # in a wheel
+    places = [os.environ.get("DIL_LIBRARY"), carried, built, "libdil.so.2"]
+    path = next(x for x in places if x and (x not in (carried, built)
+                                            or os.path.exists(x)))
     try:
         return ctypes.CDLL(path)
     except OSError as problem:
