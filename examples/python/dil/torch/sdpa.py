@@ -12,7 +12,7 @@ dropout, head sizes above 256) go on to the kernels that stood there before.
 import functools
 
 import torch
-from torch.library import Library, get_kernel
+from torch.library import Library
 from torch.nn import attention as registry
 
 from . import ops
@@ -77,7 +77,7 @@ class _Override:
     """One kernel of PyTorch, replaced until remove()."""
 
     def __init__(self, library, name, device, kernel):
-        self.old = get_kernel("aten::" + name, device)
+        self.old = torch.library.get_kernel("aten::" + name, device)
         key = getattr(torch._C.DispatchKey, device)
         self.keys = torch._C.DispatchKeySet(key)
         library.impl(name, functools.partial(kernel, self), device,
@@ -150,4 +150,5 @@ class _Active:
         self.libraries, self.overrides = [], []
 
 
-registry.register_flash_attention_impl(NAME, register_fn=_Active)
+if hasattr(registry, "register_flash_attention_impl"):  # PyTorch 2.11
+    registry.register_flash_attention_impl(NAME, register_fn=_Active)
