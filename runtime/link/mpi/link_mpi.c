@@ -264,13 +264,20 @@ static void mpi_revoke(dil_link *link, const char *why) {
   pthread_mutex_unlock(&mpi_lock);
 }
 
-/* Frees the memory of a link, unless MPI may still read its reason: a rank that
- * is gone never takes a revoke. Such a link lasts as long as the process. */
-static void mpi_release(mpi_link *l) {
+/* MPI may still read a reason or an answer of the link: a rank that is gone
+ * never takes a message. */
+static bool mpi_is_read(mpi_link *l) {
   int sent = 1;
-  if (l->failed)
-    MPI_Testall(l->link.ranks, l->revokes, &sent, MPI_STATUSES_IGNORE);
-  if (!sent) return;
+  MPI_Testall(l->link.ranks, l->revokes, &sent, MPI_STATUSES_IGNORE);
+  for (int32_t i = 0; i < l->link.ranks && sent; i++)
+    MPI_Test(&l->answer[i].request, &sent, MPI_STATUS_IGNORE);
+  return !sent;
+}
+
+/* Frees the memory of a link that MPI does not read. Another lasts as long as
+ * the process. */
+static void mpi_release(mpi_link *l) {
+  if (mpi_is_read(l)) return;
   free(l->answer);
   free(l->last_heartbeat);
   free(l->revokes);
@@ -304,7 +311,7 @@ static mpi_link *mpi_link_make(MPI_Comm comm, int rank, int ranks,
                                double timeout) {
   int32_t slots = ranks + 1;
   mpi_link *l = calloc(1, sizeof *l + (size_t)slots * sizeof(mpi_slot));
-  wait_report *answer = calloc((size_t)ranks, sizeof *answer);
+  mpi_answer *answer = calloc((size_t)ranks, sizeof *answer);
   double *last_heartbeat = calloc((size_t)ranks, sizeof *last_heartbeat);
   MPI_Request *revokes = calloc((size_t)ranks, sizeof *revokes);
   if (!l || !answer || !last_heartbeat || !revokes) {
@@ -321,7 +328,8 @@ static mpi_link *mpi_link_make(MPI_Comm comm, int rank, int ranks,
   l->answer = answer;
   l->last_heartbeat = last_heartbeat;
   l->revokes = revokes;
-  for (int i = 0; i < ranks; i++) revokes[i] = MPI_REQUEST_NULL;
+  for (int i = 0; i < ranks; i++)
+    revokes[i] = answer[i].request = MPI_REQUEST_NULL;
   l->slots = slots;
   pthread_cond_init(&l->work, NULL);
   return l;

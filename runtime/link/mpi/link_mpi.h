@@ -48,6 +48,14 @@ typedef struct inquiry {
   int32_t hops;       /* questions after the first */
 } inquiry;
 
+/* The answer to a rank's question. One is on its way at a time; a question that
+ * comes meanwhile is answered after it. */
+typedef struct mpi_answer {
+  wait_report report;   /* MPI reads it until `request` has ended */
+  MPI_Request request;
+  bool owed;            /* a question has come that nobody has answered */
+} mpi_answer;
+
 typedef struct mpi_link {
   dil_link link;
   MPI_Comm comm;
@@ -55,7 +63,7 @@ typedef struct mpi_link {
   char reason[LINK_REASON];
   MPI_Request *revokes; /* [ranks]: sends of the reason; no wait ends them */
   wait_report here;     /* this rank's own wait */
-  wait_report *answer;  /* [ranks]: send buffers of answers to each rank */
+  mpi_answer *answer;   /* [ranks]: to each rank */
   double *last_heartbeat; /* [ranks]: when the last heartbeat of each came */
   pthread_t progress;
   pthread_cond_t work;  /* the progress thread has something to do */

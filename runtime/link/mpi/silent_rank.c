@@ -28,22 +28,42 @@ static void mpi_receive_revoke(mpi_link *l) {
   mpi_fail(l, "%s", words);
 }
 
-/* Sends a word and does not wait for its end: the receiver may be gone. */
-static void mpi_send_word(mpi_link *l, int32_t to, int tag, const void *word,
-                          int bytes) {
+/* Sends a message of no bytes and does not wait for its end: the receiver may
+ * be gone. */
+static void mpi_send_signal(mpi_link *l, int32_t to, int tag) {
   MPI_Request request;
-  if (mpi_good(l, MPI_Isend(word, bytes, MPI_BYTE, to, tag, l->comm, &request),
+  if (mpi_good(l, MPI_Isend(NULL, 0, MPI_BYTE, to, tag, l->comm, &request),
                "send"))
     MPI_Request_free(&request);
 }
 
-static void mpi_answer_question(mpi_link *l) {
+static void mpi_receive_question(mpi_link *l) {
   MPI_Status status;
   if (!mpi_has_come(l, MPI_ANY_SOURCE, TAG_QUESTION, &status)) return;
   int32_t from = status.MPI_SOURCE;
   MPI_Recv(NULL, 0, MPI_BYTE, from, TAG_QUESTION, l->comm, MPI_STATUS_IGNORE);
-  l->answer[from] = l->here;
-  mpi_send_word(l, from, TAG_ANSWER, &l->answer[from], sizeof(wait_report));
+  l->answer[from].owed = true;
+}
+
+/* Answers a rank, unless MPI still reads the answer before. */
+static void mpi_send_answer(mpi_link *l, int32_t to) {
+  mpi_answer *a = &l->answer[to];
+  int sent = 0;
+  if (!mpi_good(l, MPI_Test(&a->request, &sent, MPI_STATUS_IGNORE), "answer") ||
+      !sent)
+    return;
+  a->owed = false;
+  a->report = l->here;
+  mpi_good(l,
+           MPI_Isend(&a->report, sizeof a->report, MPI_BYTE, to, TAG_ANSWER,
+                     l->comm, &a->request),
+           "answer");
+}
+
+static void mpi_answer_questions(mpi_link *l) {
+  mpi_receive_question(l);
+  for (int32_t i = 0; i < l->link.ranks && !l->failed; i++)
+    if (l->answer[i].owed) mpi_send_answer(l, i);
 }
 
 static void mpi_receive_heartbeats(mpi_link *l) {
@@ -57,13 +77,13 @@ static void mpi_receive_heartbeats(mpi_link *l) {
 
 void mpi_send_heartbeats(mpi_link *l) {
   for (int32_t i = 0; i < l->link.ranks && !l->failed; i++)
-    if (i != l->link.rank) mpi_send_word(l, i, TAG_HEARTBEAT, NULL, 0);
+    if (i != l->link.rank) mpi_send_signal(l, i, TAG_HEARTBEAT);
 }
 
 void mpi_listen(mpi_link *l) {
   mpi_receive_revoke(l);
   if (!l->failed) mpi_receive_heartbeats(l);
-  if (!l->failed) mpi_answer_question(l);
+  if (!l->failed) mpi_answer_questions(l);
 }
 
 static void mpi_give_up(mpi_link *l, int32_t silent, int32_t by, int32_t step) {
@@ -93,7 +113,7 @@ static void mpi_ask(mpi_link *l, inquiry *q, int32_t suspect, int32_t by,
   q->suspect = suspect;
   q->by = by;
   q->step = step;
-  mpi_send_word(l, suspect, TAG_QUESTION, NULL, 0);
+  mpi_send_signal(l, suspect, TAG_QUESTION);
 }
 
 /* Follows an answer. If the waits form a circle, this rank names the rank that
