@@ -12,6 +12,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
 import dil
 
 
+def readme_python(index):
+    """A block of Python in the README."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    text = open(os.path.join(here, "..", "..", "README.md")).read()
+    return text.split("```python\n")[1 + index].split("```")[0]
+
+
 def off(a, b):
     return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
 

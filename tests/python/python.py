@@ -11,7 +11,7 @@ import types
 
 import numpy
 
-from cases import fails, off, run_tests
+from cases import fails, off, readme_python, run_tests
 import dil
 import longnet
 
@@ -400,11 +400,9 @@ def test_a_missing_library_is_told():
 
 def test_readme():
     """The README's lines, on tensors of the sizes that they name."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    text = open(os.path.join(here, "..", "..", "README.md")).read()
     q, k, v = tensors(heads=12, kv=12, n=100, d=64)
     seen = {"q": q, "k": k, "v": v}
-    exec(text.split("```python\n")[1].split("```")[0], seen)
+    exec(readme_python(0), seen)
     branches = [(2048, 1), (4096, 2), (8192, 4), (16384, 6), (32768, 12)]
     for t, h in ((0, 0), (57, 3), (99, 11)):
         right = longnet.expected(q, k, v, t, h, branches)

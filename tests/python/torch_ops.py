@@ -1,16 +1,34 @@
-"""torch_ops.py - dil.torch on PyTorch: the ops, their gradients, compilation.
-Prints `ok NAME` or `not ok NAME` a test."""
+"""torch_ops.py - dil.torch on PyTorch: the ops, their gradients, compilation,
+autocast, and what is refused. Prints `ok NAME` or `not ok NAME` a test."""
 
+import copy
+import gc
+import io
+import itertools
+import os
+import pickle
 import sys
+import threading
+import warnings
 
 import torch
+from torch.utils import checkpoint
 
-from cases import fails, run_tests
+from cases import Skipped, fails, readme_python, run_tests
+from torch_patch import DilatedAttention
 import dil
 import dil.torch
 
 CAUSAL = "pattern p { heads 4; head_dim 16; dtype f32; causal; branch { } }"
+DROPS = CAUSAL.replace("causal;", "causal; dropout 0.5;")
+MEAN = """pattern p { heads 4; head_dim 16; dtype f32; combine mean;
+  segments 16, 32; dilations 1, 2; }"""
+BIASED = """pattern p { heads 4; head_dim 16; dtype f32; causal;
+  input slope : f32[H] gradient; input doc : i32[B, M];
+  score s - slope[h] * (i - j); mask doc[b, i] == doc[b, j]; branch { } }"""
+SCALED = CAUSAL.replace("causal;", "causal; scale runtime;")
 attention = dil.torch.attention
+op = torch.ops.dil.attention.default
 torch.manual_seed(7)
 
 
@@ -47,13 +65,289 @@ def test_gradients_of_o_and_lse():
     assert off(found, right) < 3e-6
 
 
+def inputs():
+    return {"slope": torch.tensor([0.1, 0.2, 0.3, 0.4]).requires_grad_(),
+            "doc": (torch.arange(100) // 15).int().reshape(2, 50)}
+
+
 def test_opcheck():
-    name = dil.torch.Plan(CAUSAL).name
-    for gradient in (False, True):
-        found = torch.library.opcheck(
-            torch.ops.dil.attention.default,
-            (*tensors(gradient=gradient), [], name, None, None, None, False))
-        assert list(found.values()) == ["SUCCESS"] * 4, found
+    def check(text, *rest, **kind):
+        plan = dil.torch.Plan(text)
+        given = inputs() if plan.input_names else {}
+        found = torch.library.opcheck(op, (
+            *tensors(**kind), list(given.values()), plan.name, *rest))
+        assert list(found.values()) == ["SUCCESS"] * 4, (text, found)
+
+    check(CAUSAL)
+    check(CAUSAL, torch.tensor([50, 20], dtype=torch.int32), gradient=False)
+    check(MEAN)
+    check(BIASED)
+    check(SCALED, None, 0.25, kv=2)
+    check(DROPS, None, None, torch.tensor(5), True)
+
+
+def test_every_layout():
+    """Tensors whose memory has another order of dimensions, in both ways."""
+    right = None
+    torch.manual_seed(3)
+    flat = [x.detach() for x in tensors()] + [torch.randn(2, 50, 4, 16)]
+    for order in itertools.permutations(range(3)):
+        back = [order.index(i) for i in range(3)]
+        q, k, v, weights = (x.permute(*order, 3).contiguous().permute(*back, 3)
+                            for x in flat)
+        x = [y.detach().requires_grad_() for y in (q, k, v)]
+        o = attention(*x, CAUSAL)
+        found = [o, *torch.autograd.grad(o, x, weights)]
+        right = right or found
+        assert all(torch.equal(a, b) for a, b in zip(found, right)), order
+
+
+def test_differences():
+    """gradcheck wants float64, which no kernel has: steps of 1e-2 in f32, whose
+    central differences of these smooth functions are good to 2e-3."""
+    small = [torch.randn(1, 6, 2, 4).requires_grad_() for _ in range(3)]
+    slope = torch.tensor([0.1, 0.3]).requires_grad_()
+    doc = torch.zeros(1, 6, dtype=torch.int32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that these are not float64
+        assert torch.autograd.gradcheck(
+            lambda q, k, v, s: attention(q, k, v, BIASED, lse=True,
+                                         inputs={"slope": s, "doc": doc}),
+            (*small, slope), eps=1e-2, atol=2e-3, rtol=2e-2)
+
+
+def test_gradients_of_inputs():
+    x, given = tensors(), inputs()
+    o = attention(*x, BIASED, inputs=given)
+    found = torch.autograd.grad(o.square().sum(), [*x, given["slope"]])
+    q, k, v = x
+    at = torch.arange(50)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) / 4
+    scores = scores - given["slope"][:, None, None] * (at[:, None] - at)
+    kept = (at[:, None] >= at) & (given["doc"][:, :, None]
+                                  == given["doc"][:, None])
+    scores = scores.masked_fill(~kept[:, None], -torch.inf)
+    right = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
+    assert off([o], [right]) < 3e-6
+    assert off(found, torch.autograd.grad(right.square().sum(),
+                                          [*x, given["slope"]])) < 1e-5
+
+
+def test_a_bare_op_keeps_gradients():
+    x = tensors()
+    o, lse = op(*x, [], dil.torch.Plan(CAUSAL).name)
+    right, _ = dense(*x)
+    assert o.requires_grad and lse.requires_grad
+    assert off(torch.autograd.grad(o.sum(), x),
+               torch.autograd.grad(right.sum(), x)) < 1e-5
+    given = inputs()
+    given["doc"] = given["doc"].float().requires_grad_()
+    fails("DIL_USAGE", "input 'doc' requires a gradient, and plan", op, *x,
+          list(given.values()), dil.torch.Plan(BIASED).name)
+    fails("DIL_USAGE", "pass doc.detach()", attention, *x, BIASED, inputs=given)
+
+
+def test_the_way_does_not_matter():
+    """By the extension, by ctypes, at length, as an op: the same bits."""
+    x = tensors(gradient=False)
+    right, lse = attention(*x, CAUSAL, lse=True)
+    assert torch.equal(op(*x, [], dil.torch.Plan(CAUSAL).name)[1], lse)
+    way = dil._run
+    try:
+        for dil._run in (dil._run_by_ctypes, lambda *call: False):
+            assert torch.equal(attention(*x, CAUSAL), right)
+    finally:
+        dil._run = way
+
+
+def test_lengths_scales_and_seeds():
+    x = tensors(gradient=False)
+    right = attention(*x, CAUSAL, lengths=torch.tensor([50, 20]).int())
+    assert not torch.equal(right, attention(*x, CAUSAL))
+    for lengths in ([50, 20], torch.tensor([50, 20])):
+        assert torch.equal(right, attention(*x, CAUSAL, lengths=lengths))
+    fails("DIL_USAGE", "must be within 0 and 50", attention, *x, CAUSAL,
+          lengths=[50, 2 ** 40])
+    assert torch.equal(attention(*x, SCALED, scale=0.25), attention(*x, CAUSAL))
+    fails("DIL_USAGE", "say scale=", attention, *x, SCALED)
+    fails("DIL_USAGE", "fixes its scale", attention, *x, CAUSAL, scale=0.5)
+    right = attention(*x, DROPS, train=True, seed=2 ** 64 - 3)
+    assert torch.equal(right, attention(*x, DROPS, train=True,
+                                        seed=torch.tensor(-3)))
+    torch.manual_seed(1)
+    drawn = [attention(*x, DROPS, train=True) for _ in range(2)]
+    torch.manual_seed(1)
+    assert torch.equal(drawn[0], attention(*x, DROPS, train=True))
+    assert not torch.equal(*drawn)
+    assert torch.equal(attention(*x, DROPS), attention(*x, CAUSAL))
+
+
+def test_checkpoints():
+    x = tensors()
+    for text, train in ((CAUSAL, False), (DROPS, True)):
+        def run(*x):
+            return attention(*x, text, train=train)
+
+        torch.manual_seed(9)
+        right = torch.autograd.grad(run(*x).square().sum(), x)
+        for reentrant in (False, True):
+            torch.manual_seed(9)
+            o = checkpoint.checkpoint(run, *x, use_reentrant=reentrant)
+            for y in x:
+                y.grad = None
+            o.square().sum().backward()
+            assert all(torch.equal(y.grad, g) for y, g in zip(x, right))
+
+
+def test_autocast():
+    x = tensors()
+    right = torch.autograd.grad(dense(*x)[0].square().sum(), x)
+    for dtype, bound in ((torch.bfloat16, 3e-2), (torch.float16, 4e-3)):
+        with torch.autocast("cpu", dtype):
+            o = attention(*x, CAUSAL)
+            bare, _ = op(*x, [], dil.torch.Plan(CAUSAL).name)
+        assert o.dtype == bare.dtype == dtype and torch.equal(o, bare)
+        found = torch.autograd.grad(o.float().square().sum(), x)
+        assert found[0].dtype == torch.float32 and off(found, right) < bound
+
+
+def test_a_grad_scaler_sees_what_is_not_finite():
+    layer = torch.nn.Linear(16, 48)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    rows = torch.randn(2, 50, 4, 16)
+    for factor, steps in ((1.0, True), (torch.inf, False)):
+        before = layer.weight.detach().clone()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            o = attention(*layer(rows).chunk(3, -1), CAUSAL)
+            loss = (o.float() * factor).mean()
+        scaler.scale(loss).backward()
+        assert bool(layer.weight.grad.isfinite().all()) == steps
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(before, layer.weight) != steps
+
+
+def test_compiled_dropout_draws_anew():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *x: attention(*x, DROPS, train=True),
+                             fullgraph=True, backend="aot_eager")
+    x = tensors(gradient=False)
+    assert not torch.equal(compiled(*x), compiled(*x))
+
+
+def test_threads():
+    x, wrong = tensors(n=200), []
+    right = torch.autograd.grad(attention(*x, CAUSAL).sum(), x)
+
+    def work():
+        mine = [y.detach().requires_grad_() for y in x]
+        for _ in range(10):
+            found = torch.autograd.grad(attention(*mine, CAUSAL).sum(), mine)
+            if not all(torch.equal(a, b) for a, b in zip(found, right)):
+                wrong.append(1)
+
+    crowd = [threading.Thread(target=work) for _ in range(4)]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+    assert not wrong
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plan = dil.torch.Plan(CAUSAL)
+        self.projection = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        x = self.projection(x)
+        return attention(x, x, x, self.plan)
+
+
+def test_modules_are_copied_and_saved():
+    layer, x = Layer(), torch.randn(1, 20, 4, 16)
+    right, file = layer(x), io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)),
+                  torch.load(file, weights_only=False)):
+        assert torch.equal(other(x), right)
+        assert other.plan.name == layer.plan.name
+
+
+def test_any_order_of_going():
+    """Plans, kernels and outputs go in any order, collected or not."""
+    x = tensors()
+    for _ in range(3):
+        plan = dil.torch.Plan(CAUSAL.replace("heads 4", "heads 5"))
+        o = attention(*x, plan)
+        del plan
+        gc.collect()
+        assert off(torch.autograd.grad(o.sum(), x),
+                   torch.autograd.grad(dense(*x)[0].sum(), x)) < 1e-5
+
+
+def test_a_fork_makes_its_own_kernels():
+    x = tensors(n=10)
+    right = attention(*x, CAUSAL)
+    child = os.fork()
+    if not child:
+        try:
+            torch.set_num_threads(1)
+            same = torch.equal(attention(*x, CAUSAL), right)
+            os._exit(0 if same else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(attention(*x, CAUSAL), right)
+
+
+def test_captured_graphs():
+    if not torch.cuda.is_available():
+        raise Skipped("there is no GPU to capture a graph on")
+    x = [y.detach().cuda() for y in tensors()]
+    right = attention(*x, CAUSAL)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = attention(*x, CAUSAL)
+    for y in x:
+        y.mul_(2)
+    graph.replay()
+    assert torch.equal(o, attention(*x, CAUSAL)) and not torch.equal(o, right)
+
+
+def test_readme():
+    x, activated = tensors(heads=12, kv=12, d=64), torch.nn.attention
+    q, k, v = x
+    seen = {"q": q, "k": k, "v": v, "torch": torch,
+            "model": torch.nn.Sequential(DilatedAttention())}
+    try:
+        exec(readme_python(1), seen)
+        assert activated.current_flash_attention_impl() == "dil"
+    finally:
+        activated.restore_flash_attention_impl()
+    assert off([seen["o"]], [attention(q, k, v, "examples/longnet.dil")]) == 0
+    assert seen["o"].requires_grad
+
+
+def test_readme_of_transformers():
+    try:
+        import transformers
+    except ImportError:
+        raise Skipped("transformers is not installed") from None
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, vocab_size=99,
+        num_attention_heads=4)
+    seen = {"config": config,
+            "AutoModelForCausalLM": transformers.AutoModelForCausalLM}
+    exec(readme_python(2), seen)
+    words = torch.randint(99, (1, 30))
+    found = seen["model"](words).logits
+    seen["model"].set_attn_implementation("sdpa")
+    assert off([found], [seen["model"](words).logits]) < 2e-5
 
 
 def test_one_graph_for_all_lengths():
@@ -88,6 +382,33 @@ def test_wrong_calls_are_refused():
           CAUSAL)
     fails("DIL_INPUT", "did you mean 'dilation'?", dil.torch.Plan,
           "pattern p { heads 4; head_dim 8; dtype f32; branch { dilaton 2; } }")
+    fails("DIL_USAGE", "q must be a tensor of 4 dimensions, got 3", attention,
+          q[0], k, v, CAUSAL)
+    fails("DIL_USAGE", "got torch.float64", attention,
+          *(x.double() for x in (q, k, v)), CAUSAL)
+    fails("DIL_USAGE", "k must", attention, q, k[:1], v, CAUSAL)
+    fails("DIL_USAGE", "input 'slope' is not given", attention, q, k, v, BIASED)
+    fails("DIL_USAGE", "has no input 'slop'", attention, q, k, v, BIASED,
+          inputs={"slop": 1})
+    fails("DIL_USAGE", "is a dil.torch.Plan, the text", attention, q, k, v, 5)
+    fails("DIL_USAGE", "there is no plan 'p_lost'", op, q, k, v, [], "p_lost")
+    fails("DIL_INPUT", "the last head must be at most 3, got 7", attention, q, k,
+          v, CAUSAL.replace("heads 4", "heads 8").replace(
+              "branch { }", "branch { heads 0..7; }"))
+
+
+def test_gradients_of_gradients_are_refused():
+    q, k, v = x = tensors()
+    found, = torch.autograd.grad(attention(*x, CAUSAL).sum(), q,
+                                 create_graph=True)
+    assert off([found], torch.autograd.grad(dense(*x)[0].sum(), q)) < 1e-5
+    fails("DIL_USAGE", "double backward", found.sum().backward)
+
+
+def test_vmap_is_refused():
+    x = [torch.stack([y.detach()] * 2) for y in tensors()]
+    fails("DIL_USAGE", "vmap over dil::attention is not supported",
+          torch.vmap(lambda *x: attention(*x, CAUSAL)), *x)
 
 
 if __name__ == "__main__":

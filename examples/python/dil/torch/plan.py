@@ -20,6 +20,24 @@ _contexts = {}  # by device
 _lock = threading.RLock()
 
 
+_lost = []      # what a fork left behind, which its child must not free
+
+
+def _forget():
+    """In a forked child: contexts of the parent have their threads there."""
+    global _lock
+    _lock = threading.RLock()
+    _lost.append(dict(_contexts))
+    _contexts.clear()
+    for plan in _plans.values():
+        _lost.append((dict(plan._programs), dict(plan._kernels)))
+        plan._programs.clear()
+        plan._kernels.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _context(device):
     """The one context of a device."""
     with _lock:
