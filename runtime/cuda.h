@@ -210,8 +210,9 @@ enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
  * templates/general/gradient.cu. */
 enum { GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS, GRADIENT_KNOB_MAKES };
 enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4 };
-/* The knob of the Hopper family. WHOLE: the code has no running state; it takes
- * only whole sequences of a plan with one pass. */
-enum { HOPPER_KNOB_WHOLE };
+/* Knobs of the Hopper family. WHOLE: the code has no running state; it takes
+ * only whole sequences of a plan with one pass. DROPS: the code takes the calls
+ * with dropout, and no others. */
+enum { HOPPER_KNOB_WHOLE, HOPPER_KNOB_DROPS };
 
 #endif

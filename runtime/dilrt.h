@@ -214,8 +214,9 @@ DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
  * took, and 0 before its first call. */
 DIL_API dil_status dil_kernel_workspace(dil_kernel *kernel,
                                         const dil_sizes *sizes, int64_t *bytes);
-/* The code that a call of these sizes runs, "tiles" or "general 64x64 d64": cut
- * to `room` bytes with its NUL. text may be NULL where room is 0. */
+/* The code that a call of these sizes runs, "tiles" or "general 64x64 d64", when
+ * it does not train: cut to `room` bytes with its NUL. text may be NULL where
+ * room is 0. */
 DIL_API dil_status dil_kernel_variant(dil_kernel *kernel,
                                       const dil_sizes *sizes, char *text,
                                       size_t room);

@@ -41,9 +41,9 @@ static bool table_predicates_differ(const table_builder *builder) {
 }
 
 /* Returns whether the kernel must evaluate each pair: for masks, score chains,
- * dropout, or different windows in a union, where a key counts once. */
+ * or different windows in a union, where a key counts once. */
 static bool table_is_pairwise(const table_builder *builder) {
-  bool asks = builder->table->scored || builder->table->dropout > 0;
+  bool asks = builder->table->scored;
   if (builder->table->combine == DIL_COMBINE_UNION)
     asks |= table_predicates_differ(builder);
   EACH_BRANCH(b, builder->pass->branches) {

@@ -63,6 +63,13 @@
 #define ELEMENT 1        // 1 bf16, 2 f16
 #endif
 
+#ifndef DROPS
+#define DROPS 0          // 1: dropout, of DROPOUT = floor(P 2^32)
+#endif
+// What completes a block of keys, and a tile of queries: copies, and with
+// dropout the random words.
+#define LOADERS (1 + DROPS)
+
 // 1: masks or score chains decide over pairs, or a union has several windows.
 // The plan's tables and expressions (plan.cuh) then stand before this file.
 #ifndef PAIRWISE
@@ -96,7 +103,7 @@
 #if PAIRWISE
 #include "templates/shared/bits.cuh"
 #endif
-#if DROPOUT
+#if DROPS
 #include "templates/shared/philox.cuh"
 #endif
 #include "templates/hopper/hopper_async.cuh"
@@ -126,6 +133,8 @@
 #define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
 #define TILE_BYTES (TILE_PACKING ? WARPGROUPS * 32 : 32) // one, or one each
 #define MESSAGE_BYTES (PAIRWISE ? 64 : 48)
+#define WORD_BYTES                                                             \
+  (DROPS ? HOPPER_WORD_BYTES(TILE_KEYS, STAGES, WARPGROUPS) : 0)
 
 // Offsets in dynamic shared memory. An mbarrier has 8 bytes.
 #define AT_QUERY 0
@@ -148,14 +157,20 @@
 #define ZERO_BYTES                                                             \
   (PAIRWISE || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
 #define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
-#define SHARED_BYTES (AT_ZERO + ZERO_BYTES)
+#define AT_KEY_WORDS (AT_ZERO + ZERO_BYTES) // of each message
+#define AT_ROW_WORDS (AT_KEY_WORDS + 2 * STAGES * TILE_KEYS * 4)
+#define SHARED_BYTES (AT_ZERO + ZERO_BYTES + WORD_BYTES)
 static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES,
               "the run time has another hopper_launch");
 static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
-static_assert(SHARED_BYTES - AT_BLOCK <= HOPPER_REST_BYTES(VALUE_DIM),
+static_assert(SHARED_BYTES - AT_BLOCK <=
+                  HOPPER_REST_BYTES(VALUE_DIM) + WORD_BYTES,
               "as the host counts");
 
 #include "templates/hopper/hopper_stream.cuh"
+#if DROPS
+#include "templates/hopper/hopper_drop.cuh"
+#endif
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/hopper_clear.cuh"
 #include "templates/hopper/hopper_consume.cuh"
@@ -170,11 +185,11 @@ DEVICE void init_barriers(u32 base) {
   for (int i = 0; i < 2; i++) {
     barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
     barrier_init(base + AT_PLAN_EMPTY + 8 * i, ALL_ARRIVE ? 32 : 1);
-    barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
+    barrier_init(base + AT_QUERY_FULL + 8 * i, LOADERS);
     barrier_init(base + AT_QUERY_EMPTY + 8 * i, readers);
   }
   for (int i = 0; i < STAGES; i++) {
-    barrier_init(base + AT_KEY_FULL + 8 * i, 1);
+    barrier_init(base + AT_KEY_FULL + 8 * i, LOADERS);
     barrier_init(base + AT_KEY_EMPTY + 8 * i, readers);
     barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
     barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
@@ -189,13 +204,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hopper_forward(const __grid_constant__ hopper_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
   u32 base = shared_address(memory);
+#if DROPS
+  if (run.draws) {
+    draw_words(run);
+    return;
+  }
+#endif
   if (threadIdx.x == 0) init_barriers(base);
   __syncthreads();
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
         PRODUCER_REGISTERS));
     if (threadIdx.x < 32) load_plans(run, base);
-    else if (threadIdx.x == 32) load_values(run, base);
+    else if (threadIdx.x < 64 && (DROPS || threadIdx.x == 32))
+      load_values(run, base);
     else if (threadIdx.x >= 64 && threadIdx.x < 96) make_plans(run, base);
     else if (threadIdx.x >= 96) clear_rows(run, base);
   } else {

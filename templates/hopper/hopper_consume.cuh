@@ -198,13 +198,9 @@ DEVICE void release_early(const consumer &c, int4 m) {
 #if PAIRWISE
 #include "templates/hopper/hopper_pair_score.cuh"
 #else
-// Without masks, scores and dropout only windows hide pairs, and mask_block
-// needs no preparation.
+// Without masks and scores only windows hide pairs, and mask_block needs no
+// preparation.
 struct kept_pairs {};
-DEVICE void begin_words(const consumer &, int4, row_state &) {}
-DEVICE key_words words_of(const consumer &, int4, const ring<STAGES> &) {
-  return {};
-}
 DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &) {
   return {};
 }
@@ -214,6 +210,16 @@ DEVICE void settle_scores(const consumer &c, int4 m,
   if (masks(c, m)) mask_block(c, m.x, s, block);
 }
 #endif
+
+// Returns where the random words of this thread's pairs stand.
+DEVICE drop_words own_words(const consumer &c, int4 m,
+                            const ring<STAGES> &block) {
+#if DROPS
+  return words_of(c.base, tile_of(m), block.slot());
+#else
+  return {};
+#endif
+}
 
 // A block without a pending product before it. `fresh`: the block begins a
 // tile. Otherwise it continues sums that are complete.
@@ -232,9 +238,9 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   release_early(c, m);
   settle_scores(c, m, s, block, kept);
   if (fresh) state_clear(f.r);
-  key_words words = words_of(c, m, block);
   find_peaks(s, f.r, c.run.scale, c.run.slack);
-  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m), words);
+  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m), c.run.zero,
+        own_words(c, m, block));
   if (fresh) clear_sums(f.o);
   else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
 }
@@ -277,16 +283,15 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   if (runs_on(m)) {
     save_state(c, done, f.r);
     state_clear(f.r);
-    begin_words(c, m, f.r);
   }
-  key_words words = words_of(c, m, block);
   find_peaks(s, f.r, c.run.scale, c.run.slack);
   settle(s);
   mma_wait<0>();
   settle(f.o);
   settle(f.p);
   release_values(c, before);
-  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m), words);
+  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m), c.run.zero,
+        own_words(c, m, block));
 }
 
 // Multiplies the values of a block that no other block follows. With

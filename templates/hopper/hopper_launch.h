@@ -42,6 +42,10 @@ enum {
  * hold no tile. */
 #define HOPPER_ZERO_ROWS(width) ((width) <= 64 ? HOPPER_BOX_ROWS : 8)
 #define HOPPER_REST_BYTES(width) ((width) <= 64 ? 7168 : 3072)
+/* The bytes of dropout's random words in shared memory: of the keys of every
+ * message, and of the rows of four tiles. */
+#define HOPPER_WORD_BYTES(keys, stages, warpgroups) \
+  (2 * (stages) * (keys) * 4 + 4 * 64 * (warpgroups) * 4)
 
 /* Zeros are stored this much faster than key blocks arrive. Zeros that are left
  * over at the end of a launch overlap with nothing. */
@@ -235,9 +239,12 @@ typedef struct hopper_launch {
   int batch, head;             /* the call's first batch row and head, in the
                                   whole */
   float natural;               /* softmax scale: chains take natural units */
-  int drop;                    /* bool: dropout applies; `weight` then has the
-                                  factor of the weights that stay */
-  unsigned seed_low, seed_high;
+  unsigned seed_low, seed_high; /* of dropout; `weight` then has the factor of
+                                   the weights that stay */
+  unsigned zero;               /* 0, which the kernel's compiler does not know */
+  int draws;                   /* bool: this launch only draws `words` */
+  unsigned *words;             /* [batches, heads, key_high - key_low]: the
+                                  random words of keys */
   dil_device_input input[16];
 } hopper_launch;
 

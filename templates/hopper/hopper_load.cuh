@@ -66,7 +66,7 @@ DEVICE void write_block_message(const loader &l, const lane_run &r, bool last) {
            tile_number(l) % TILE_SLOTS << BLOCK_TILE |
            l.hidden << BLOCK_HIDDEN;
   shared_store(message, flags, form.z, r.position, form.w);
-  shared_store(message + 16, form.x, form.y, r.count, 0);
+  shared_store(message + 16, form.x, form.y, r.count, step);
 }
 
 // Sends the next block of this lane's run: its message, and the copy of its

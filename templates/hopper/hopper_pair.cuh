@@ -151,7 +151,6 @@ DEVICE void consume_pairs(const consumer &c) {
     if (m.x & BLOCK_NEW) wait_queries(c, tile_of(m));
     if (!p.open) {
       state_clear(f.r);
-      begin_words(c, m, f.r);
       clear_sums(f.o);
       p.open = true;
     }
@@ -169,7 +168,7 @@ DEVICE void consume_pairs(const consumer &c) {
       begin_block<false>(c, f, m, q, block);
     }
     p.pending = true;
-    p.asked = HIDING || masks(c, m) || (DROPOUT && c.run.drop);
+    p.asked = HIDING || DROPS || masks(c, m);
   }
   store_wait();
 }

@@ -103,41 +103,6 @@ DEVICE void run_chains(const consumer &c, float (&s)[TILE_KEYS / 2], int4 m,
   if constexpr (chain + 1 < CHAINS) run_chains<chain + 1>(c, s, m, what);
 }
 
-// ---- dropout ---------------------------------------------------------------
-
-// The random words of a thread's two rows, when its tile begins.
-DEVICE void begin_words(const consumer &c, int4 m, row_state &r) {
-#if DROPOUT
-  if (!c.run.drop) return;
-  pair_tile t = pair_tile_of(c, m);
-  int row = t.rows.x + pair_row(thread_index()) * t.rows.y;
-#pragma unroll
-  for (int i = 0; i < 2; i++)
-    r.word[i] =
-        dil_drop_word(DIL_DROP_ROW, t.at.b, t.at.h, row + i * 8 * t.rows.y,
-                      c.run.seed_low, c.run.seed_high);
-#endif
-}
-
-// The random words of a block's keys.
-DEVICE key_words words_of(const consumer &c, int4 m,
-                          const ring<STAGES> &block) {
-  key_words words;
-#if DROPOUT
-  words.drops = c.run.drop;
-  if (!words.drops) return words;
-  pair_tile t = pair_tile_of(c, m);
-  int step = shared_word(message_of(c.base, block.slot()) + 28);
-  int lane = thread_index() % 32;
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 32; i++)
-    words.of[i] =
-        dil_drop_word(DIL_DROP_KEY, t.at.b, t.at.h, m.z + (lane + 32 * i) * step,
-                      c.run.seed_low, c.run.seed_high);
-#endif
-  return words;
-}
-
 // ---- how a block's scores become final -------------------------------------
 
 typedef dil_bits kept_pairs;

@@ -358,7 +358,8 @@ DEVICE void send_end(const loader &l) {
                0, 0, 0);
   message_arrive(l.base, slot_of(l));
   wait_stage(l);
-  barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
+  for (int i = 0; i < LOADERS; i++)
+    barrier_arrive(l.base + AT_KEY_FULL + 8 * stage);
 }
 
 DEVICE void load_plans(const hopper_launch &run, u32 base) {
@@ -378,19 +379,25 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
   if (lead) send_end(l);
 }
 
-// Copies the values, one block for each message. A separate thread does this.
-// Stages of values are released half a block later than those of keys, and the
-// keys must not wait for them.
+// Copies the values, one block for each message. A separate thread does this,
+// or a warp that brings random words before. Stages of values are released half
+// a block later than those of keys, and the keys must not wait for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
+  bool lead = !DROPS || thread_index() % 32 == 0;
   for (ring<2 * STAGES> sent = {0};; sent.next()) {
     u32 slot = sent.stage(), stage = slot % STAGES, phase = slot / STAGES;
     u32 message = message_of(base, slot);
     barrier_wait(base + AT_MESSAGE_FULL + 8 * slot, sent.phase());
     if (shared_word(message) & BLOCK_END) break;
-    load_tile<VALUE_WIDTH, VALUE_CHUNK>(
-        base + AT_VALUE + stage * VALUE_BYTES, base + AT_VALUE_FULL + 8 * stage,
-        base + AT_VALUE_EMPTY + 8 * stage,
-        phase ^ !(DELAYED_RELEASE && stage == STAGES - 1), &run.v[0][0],
-        shared_load(message + 32));
+#if DROPS
+    load_words(run, base, slot, phase ^ 1);
+#endif
+    if (lead)
+      load_tile<VALUE_WIDTH, VALUE_CHUNK>(
+          base + AT_VALUE + stage * VALUE_BYTES,
+          base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
+          phase ^ !(DELAYED_RELEASE && stage == STAGES - 1), &run.v[0][0],
+          shared_load(message + 32));
+    if (DROPS) __syncwarp();
   }
 }

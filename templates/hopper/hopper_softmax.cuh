@@ -12,18 +12,12 @@ struct row_state {
   float sum[2];
   bool moved;      // some row of the warp raised its peak in this block
   float factor[2]; // if so, the factor for earlier sums
-#if DROPOUT
-  u32 word[2];     // random words of the rows
-#endif
 };
 
-// Random words of a block's keys: lane x of a warp holds those of keys x, x +
-// 32, ... Without dropout there are none.
-struct key_words {
-#if DROPOUT
-  u32 of[TILE_KEYS / 32];
-  bool drops;
-#endif
+// The addresses of the random words of a thread's rows and columns; see
+// hopper_drop.cuh. Only kernels with dropout use them.
+struct drop_words {
+  u32 rows, keys;
 };
 
 DEVICE float exp2_fast(float x) {
@@ -41,7 +35,6 @@ DEVICE float log2_fast(float x) {
 #define SCORED 0
 #define HIDING 0
 #define SINKS 0
-#define DROPOUT 0
 #endif
 // The smallest finite float: no finite score is below it, and a difference of
 // two peaks is never NaN.
@@ -118,57 +111,100 @@ DEVICE float weight_of(float s, float scale, float shift) {
   return exp2_fast(fmaf(s, scale, shift));
 }
 
-// Sets the dropped weights among elements i to i + 3 to 0. The factor of the
-// others is in the launch's `weight`.
-DEVICE void drop_weights(float (&s)[TILE_KEYS / 2], int i, const row_state &r,
-                         const key_words &keys) {
-#if DROPOUT
-  if (!keys.drops) return;
-  int group = i / 4; // eight columns, of which the thread holds two
-  int lane = group % 4 * 8 + thread_index() % 4 * 2;
-  u32 even = __shfl_sync(~0u, keys.of[group / 4], lane);
-  u32 odd = __shfl_sync(~0u, keys.of[group / 4], lane + 1);
-  if (dil_dropped(r.word[0], even)) s[i] = 0;
-  if (dil_dropped(r.word[0], odd)) s[i + 1] = 0;
-  if (dil_dropped(r.word[1], even)) s[i + 2] = 0;
-  if (dil_dropped(r.word[1], odd)) s[i + 3] = 0;
+// Sets the dropped weights among elements i to i + 7 to 0. The factor of the
+// others is in the launch's `weight`. `keys` are the words of the thread's four
+// columns. Returns a number that follows from all of this. A product costs less
+// than a choice, which would keep the units of comparisons busy.
+DEVICE u32 drop_weights(float (&s)[TILE_KEYS / 2], int i, u32 row0, u32 row1,
+                        int4 keys) {
+  u32 last = 0;
+#if DROPS
+  u32 column[4] = {(u32)keys.x, (u32)keys.y, (u32)keys.z, (u32)keys.w};
+#pragma unroll
+  for (int x = 0; x < 8; x++) {
+    last = dil_drop_number(x & 2 ? row1 : row0, column[x / 4 * 2 + x % 2]);
+    asm("{.reg .pred p;\nsetp.lt.u32 p, %1, %2;\n"
+        "@p mul.f32 %0, %0, %3;}"
+        : "+f"(s[i + x])
+        : "r"(last), "n"(DROPOUT), "f"(0.0f));
+  }
 #endif
+  return last;
+}
+
+// The exponents' shifts of a thread's rows, and the sums of its weights: each
+// row has two chains.
+struct row_weights {
+  float shift[2], odd[2], even[2];
+};
+
+// Turns elements i to i + 7 into weights.
+DEVICE void weigh_some(float (&s)[TILE_KEYS / 2], int i, float scale,
+                       row_weights &w) {
+#pragma unroll
+  for (int n = i; n < i + 8; n += 4) {
+    float(&sum)[2] = n & 4 ? w.odd : w.even;
+#pragma unroll
+    for (int x = n; x < n + 4; x++)
+      s[x] = weight_of(s[x], scale, w.shift[x >> 1 & 1]);
+    sum[0] += s[n] + s[n + 1];
+    sum[1] += s[n + 2] + s[n + 3];
+  }
+}
+DEVICE void pack_some(const float (&s)[TILE_KEYS / 2],
+                      u32 (&p)[TILE_KEYS / 4], int i) {
+#pragma unroll
+  for (int n = i; n < i + 8; n += 2) p[n / 2] = pack(s[n], s[n + 1]);
+}
+
+// Turns scores into weights, of which dropout takes some. The random numbers of
+// some pairs are made while the next are exponentiated. ptxas would put all of
+// the one behind all of the other; so the exponents after the next follow from
+// the numbers, by `zero` of the launch.
+DEVICE void weigh_dropping(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
+                           row_weights &w, float scale, u32 zero,
+                           const drop_words &words) {
+  u32 row0 = shared_word(words.rows), row1 = shared_word(words.rows + 32);
+#pragma unroll
+  for (int i = 0; i <= TILE_KEYS / 2; i += 8) {
+    if (i < TILE_KEYS / 2) weigh_some(s, i, scale, w);
+    if (i == 0) continue;
+    int4 keys = shared_load(words.keys + (i - 8) * 8);
+    u32 none = drop_weights(s, i - 8, row0, row1, keys) & zero;
+#pragma unroll
+    for (int x = 0; x < 2; x++)
+      w.shift[x] = __uint_as_float(__float_as_uint(w.shift[x]) | none);
+    pack_some(s, p, i - 8);
+  }
 }
 
 // Turns scores into weights. Packing them in the same loop hides behind the
-// exponentials. Each row has two chains of sums.
+// exponentials.
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
-                  row_state &r, float scale, float bias,
-                  const key_words &keys) {
-  float shift0 = fmaf(r.peak[0], -scale, bias);
-  float shift1 = fmaf(r.peak[1], -scale, bias);
-  bool small = fmaxf(fabsf(shift0), fabsf(shift1)) < LARGE_SHIFT;
+                  row_state &r, float scale, float bias, u32 zero,
+                  const drop_words &words) {
+  row_weights w = {{fmaf(r.peak[0], -scale, bias),
+                    fmaf(r.peak[1], -scale, bias)},
+                   {r.sum[0], r.sum[1]},
+                   {0, 0}};
+  bool small = fmaxf(fabsf(w.shift[0]), fabsf(w.shift[1])) < LARGE_SHIFT;
   // The warp votes, so that one branch covers both rows. A row without any key
   // so far has a large shift and only hidden scores, which stay -inf.
   if (__any_sync(~0u, !small)) {
-    subtract_peak<0>(s, r.peak[0], bias, shift0);
-    subtract_peak<1>(s, r.peak[1], bias, shift1);
+    subtract_peak<0>(s, r.peak[0], bias, w.shift[0]);
+    subtract_peak<1>(s, r.peak[1], bias, w.shift[1]);
   }
-  float even0 = 0, even1 = 0;
+#if DROPS
+  weigh_dropping(s, p, w, scale, zero, words);
+#else
 #pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    s[i] = weight_of(s[i], scale, shift0);
-    s[i + 1] = weight_of(s[i + 1], scale, shift0);
-    s[i + 2] = weight_of(s[i + 2], scale, shift1);
-    s[i + 3] = weight_of(s[i + 3], scale, shift1);
-    if (i & 4) {
-      r.sum[0] += s[i] + s[i + 1];
-      r.sum[1] += s[i + 2] + s[i + 3];
-    } else {
-      even0 += s[i] + s[i + 1];
-      even1 += s[i + 2] + s[i + 3];
-    }
-    drop_weights(s, i, r, keys);
-    p[i / 2] = pack(s[i], s[i + 1]);
-    p[i / 2 + 1] = pack(s[i + 2], s[i + 3]);
+  for (int i = 0; i < TILE_KEYS / 2; i += 8) {
+    weigh_some(s, i, scale, w);
+    pack_some(s, p, i);
   }
-  r.sum[0] += even0;
-  r.sum[1] += even1;
+#endif
+  r.sum[0] = w.odd[0] + w.even[0];
+  r.sum[1] = w.odd[1] + w.even[1];
 }
 
 // hide_after hides the columns of a row from `end` on, hide_before those left

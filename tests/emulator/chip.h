@@ -178,6 +178,7 @@ static inline auto ptx_list(T &first, R &...rest) {
 
 /* ---- numbers ------------------------------------------------------------------ */
 
+static inline void ptx_mul_f32(float &d, float a, float b) { d = a * b; }
 PTX ptx_ex2_approx_ftz_f32(D &d, float x) {
   d = chip_flush(__builtin_exp2f(chip_flush(x)));
 }
@@ -232,6 +233,9 @@ PTX ptx_mov_b64(D &d, ptx_group<unsigned, 2> x) {
 }
 static inline void ptx_setp_ne_b32(bool &d, unsigned a, unsigned b) {
   d = a != b;
+}
+static inline void ptx_setp_lt_u32(bool &d, unsigned a, unsigned b) {
+  d = a < b;
 }
 static inline void ptx_setp_ne_u32(bool &d, unsigned a, unsigned b) {
   d = a != b;

@@ -27,7 +27,7 @@ _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
                    offsetof(hopper_launch, state_o) == 23960 &&
                    offsetof(hopper_launch, live) == 23996 &&
                    offsetof(hopper_launch, counters) == 26624 &&
-                   offsetof(hopper_launch, input) == 26664,
+                   offsetof(hopper_launch, input) == 26680,
                "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -146,7 +146,6 @@ static void hopper_fill_call(const cuda_run *r, hopper_launch *l) {
   l->batch = r->shard ? r->shard->batch : 0;
   l->head = r->shard ? r->shard->head : 0;
   cuda_inputs_fill(r, l->input);
-  l->drop = r->drop;
   l->seed_low = (unsigned)c->seed;
   l->seed_high = (unsigned)(c->seed >> 32);
   l->weight = r->drop ? r->weight / (float)(1 - r->table->dropout) : r->weight;
@@ -276,7 +275,10 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
     return "queries before the first key";
   bool described = maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
                    maps_can(&c->o);
-  return described ? NULL : "tensors that no tensor map describes";
+  if (!described) return "tensors that no tensor map describes";
+  /* last: explain says the reason of the other variant */
+  if (r->drop == (code->about.knob[HOPPER_KNOB_DROPS] != 0)) return NULL;
+  return r->drop ? "dropout" : "no dropout";
 }
 
 static void hopper_estimate(const cuda_run *r, int32_t pass,
@@ -291,10 +293,24 @@ static void hopper_estimate(const cuda_run *r, int32_t pass,
   hopper_count(table, &s.launch, code->about.tile_keys, out);
 }
 
+/* Dropout needs room for the random words of all keys. */
 static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
                                 const cuda_code *code) {
-  (void)r, (void)pass, (void)code;
-  return 0;
+  (void)pass;
+  if (!code->about.knob[HOPPER_KNOB_DROPS]) return 0;
+  return r->B * r->table->heads * cuda_keys(r).count * (int64_t)sizeof(unsigned);
+}
+
+/* Draws these words, which the launch reads. */
+static dil_status hopper_draw(const cuda_run *r, const cuda_code *code,
+                              hopper_launch *l) {
+  if (!code->about.knob[HOPPER_KNOB_DROPS]) return DIL_OK;
+  l->words = (unsigned *)r->workspace;
+  l->draws = true;
+  dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
+                                  code->about.threads, code->about.shared, l);
+  l->draws = false;
+  return status;
 }
 
 static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
@@ -305,6 +321,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
   dil_status status = hopper_prepare(r, pass, code, &l);
   if (r->shard && !status && !l.tiles) return DIL_OK; /* no row sees a key:
                                                           nothing to do */
+  if (!status) status = hopper_draw(r, code, &l);
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;

@@ -221,6 +221,42 @@ static const kernel_case cases[] = {
                  "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
 };
+/* Patterns with dropout: calls that train, and the same that do not. */
+static const kernel_case dropping[] = {
+    {P(BF16(64), "dropout 0.3; causal; branch { }"), 0, SHAPE(2, 700, 700, 1)},
+    {P(F16(32), "dropout 0.1; branch { window 99, 40; dilation 3; }"), 0,
+     SHAPE(1, 900, 1100, 0)},
+    {P("heads 4 kv 2; head_dim 128; dtype bf16;",
+       "dropout 0.2; causal; " THREE), 0, SHAPE(1, 1300, 1300, 0)},
+    {P("heads 4 kv 1; head_dim 192 value 128; dtype f16;",
+       "dropout 0.5; causal; branch { }"), 0, SHAPE(1, 500, 600, 0)},
+    {P(BF16(96), "dropout 0.2; branch { segment 512; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(256), "dropout 0.2; causal; " THREE), FORCE_CHAIN,
+     SHAPE(1, 1100, 1100, 0)},
+    /* keys that count several times, rows that are packed, chains, residues
+     * that shift, rows before position 0, lengths */
+    {P(BF16(64), "dropout 0.3; causal; " LONG), 0, SHAPE(3, 2900, 3100, 1)},
+    {P(BF16(64), "dropout 0.3; causal; " LONG), 0, RAGGED(3000, 3000, 0)},
+    {P(BF16(64), "dropout 0.3; causal; " THREE), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(F16(64), "dropout 0.3; combine mean; " THREE), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "dropout 0.3; " CROSSING), 0, SHAPE(1, 1500, 1999, 0)},
+    {P(BF16(64), "dropout 0.3; branch { segment 250; dilation 7; }"), 0,
+     RAGGED(1000, 1100, 0)},
+    {P(BF16(64), "dropout 0.3; " THREE), 0, SHAPE(1, 1500, 1100, 0)},
+    {P(BF16(64), "dropout 0.3; sink 0.5; causal; branch { }"), 0,
+     SHAPE(2, 401, 700, 1)},
+    /* masks and scores, unions of windows */
+    {P(BF16(64), "dropout 0.3; causal; mask (i - j) % 3 != 1; branch { }"), 0,
+     SHAPE(1, 500, 500, 0)},
+    {P(F16(128), "dropout 0.3; score 20 * tanh(s / 20); " THREE), 0,
+     SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(64), "dropout 0.3; combine union; branch { window 30, 0; } "
+                 "branch { segment 1024; dilation 2; }"), 0,
+     SHAPE(1, 1100, 1100, 0)},
+};
 /* Calls that are left to the general kernel by what they bring. */
 static const kernel_case left[] = {
     {P(BF16(64), "causal; " CROSSING), FORCE_FUSE, RAGGED(1100, 1100, 0)},
@@ -232,6 +268,7 @@ static const kernel_case left[] = {
 };
 enum {
   CASES = sizeof cases / sizeof cases[0],
+  DROPPING = sizeof dropping / sizeof dropping[0],
   LEFT = sizeof left / sizeof left[0]
 };
 
@@ -268,6 +305,17 @@ START_TEST(computed) {
   if (_i % share_all != share_mine) return;
   if (c->shape.told && !gpu_wanted()) return; /* refused there */
   compute(c, "hopper", "general");
+}
+END_TEST
+
+/* Only calls that train take the kernel with dropout. */
+START_TEST(dropped) {
+  kernel_case c = dropping[_i];
+  if (_i % share_all != share_mine) return;
+  compute(&c, "hopper", "dropout");
+  c.shape.train = true;
+  c.shape.dropout_seed = 0x123456789abcdef;
+  compute(&c, "dropout", "general");
 }
 END_TEST
 
@@ -320,5 +368,9 @@ int main(void) {
   tcase_add_loop_test(tests, left_to_general, 0, LEFT);
   tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
   suite_add_tcase(suite, tests);
+  TCase *training = tcase_create("dropout");
+  tcase_set_timeout(training, 240);
+  tcase_add_loop_test(training, dropped, 0, DROPPING);
+  suite_add_tcase(suite, training);
   return suite_run(suite, CK_FORK_GETENV);
 }

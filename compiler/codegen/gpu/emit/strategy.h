@@ -13,8 +13,8 @@ typedef struct gpu_strategy {
    * and `dil doctor`). */
   bool (*can)(const gpu_request *r, char *reason, size_t size);
   /* Writes the source and the facts (dil_cuda_code without its cubin) of one
-   * configuration at one variant. With knobs there is one variant with one
-   * configuration. False: there is no such configuration (fallback > 0) or no
+   * configuration at one variant. With knobs a variant has one configuration.
+   * False: there is no such configuration (fallback > 0) or no
    * such variant (fallback 0). */
   bool (*write)(const gpu_request *r, int32_t variant, int32_t fallback,
                 dil_cuda_code *code, source_text *text);

@@ -9,11 +9,11 @@
 
 /* Narrow values leave room for more keys. */
 static const hopper_config rows[] = {
-    {32, 3, 128, 4, 2, 1, 0, 0},  {64, 3, 128, 4, 2, 1, 0, 0},
-    {96, 2, 128, 3, 2, 1, 0, 0},  {128, 2, 128, 2, 2, 1, 0, 0},
-    {192, 2, 128, 2, 1, 0, 0, 0}, {192, 2, 112, 2, 1, 0, 0, 0},
-    {192, 2, 96, 2, 1, 0, 0, 0},  {256, 2, 80, 2, 1, 0, 0, 0},
-    {256, 2, 64, 2, 1, 0, 0, 0},
+    {32, 3, 128, 4, 2, 1, 0, 0, 0},  {64, 3, 128, 4, 2, 1, 0, 0, 0},
+    {96, 2, 128, 3, 2, 1, 0, 0, 0},  {128, 2, 128, 2, 2, 1, 0, 0, 0},
+    {128, 2, 112, 2, 2, 1, 0, 0, 0}, {192, 2, 128, 2, 1, 0, 0, 0, 0},
+    {192, 2, 112, 2, 1, 0, 0, 0, 0}, {192, 2, 96, 2, 1, 0, 0, 0, 0},
+    {256, 2, 80, 2, 1, 0, 0, 0, 0},  {256, 2, 64, 2, 1, 0, 0, 0, 0},
 };
 
 static void hopper_adapt(const dil_table *t, hopper_config *s) {
@@ -64,6 +64,7 @@ static bool hopper_write(const gpu_request *r, int32_t variant,
     put_tables(text, r->common.plan);
     put_expressions(text, r->common.plan);
   }
+  hopper_config_put_dropout(r, &s, text);
   put_template(text, "templates/hopper/hopper.cu");
   return true;
 }

@@ -20,7 +20,8 @@ int32_t hopper_config_bytes(const dil_table *t, const hopper_config *s) {
   int32_t q = config_round_up(t->head_dim, 32) * 2,
           v = config_round_up(t->value_dim, 32) * 2;
   return s->warpgroups * 64 * (s->queries * q + s->staged * v) +
-         s->stages * s->keys * (q + v) + HOPPER_REST_BYTES(t->value_dim);
+         s->stages * s->keys * (q + v) + HOPPER_REST_BYTES(t->value_dim) +
+         s->drops * HOPPER_WORD_BYTES(s->keys, s->stages, s->warpgroups);
 }
 
 static int32_t config_width(const dil_table *t) {
@@ -28,27 +29,31 @@ static int32_t config_width(const dil_table *t) {
       t->head_dim > t->value_dim ? t->head_dim : t->value_dim, 32);
 }
 
-/* Configuration number `fallback` at a plan's heads; NULL: there is none. */
-static const hopper_config *config_of(const hopper_configs *all,
-                                      const dil_table *t, int32_t fallback) {
+/* Finds configuration number `fallback` at a plan's heads. False: there is
+ * none. */
+static bool config_find(const hopper_configs *all, const dil_table *t,
+                        bool drops, int32_t fallback, hopper_config *s) {
   int32_t width = 0;
   for (int32_t i = 0; i < all->count; i++) {
-    const hopper_config *s = &all->row[i];
+    *s = all->row[i];
+    s->drops = drops;
     if (s->width < config_width(t) || (width && s->width > width)) continue;
     width = s->width;
     if (hopper_config_bytes(t, s) <= HOPPER_SHARED_MOST && fallback-- == 0)
-      return s;
+      return true;
   }
-  return NULL;
+  return false;
 }
 
 /* ---- knobs --------------------------------------------------------------- */
 
 /* The first configuration with a schedule's numbers in place of its own. */
 static hopper_config config_of_knobs(const gpu_request *r,
-                                     const hopper_configs *all) {
+                                     const hopper_configs *all, bool drops) {
   const dil_table *t = &r->common.plan->table;
-  hopper_config s = *config_of(all, t, 0);
+  hopper_config s;
+  config_find(all, t, false, 0, &s);
+  s.drops = drops;
   if (knob_given(r->knobs, KNOB_TILE)) {
     s.warpgroups = r->knobs->value[KNOB_TILE][0] / 64;
     s.keys = r->knobs->value[KNOB_TILE][1];
@@ -61,8 +66,9 @@ static hopper_config config_of_knobs(const gpu_request *r,
 
 static bool config_knobs_fit(const gpu_request *r, const hopper_configs *all,
                              char *reason, size_t size) {
-  hopper_config s = config_of_knobs(r, all);
-  int32_t shared = hopper_config_bytes(&r->common.plan->table, &s);
+  const dil_table *t = &r->common.plan->table;
+  hopper_config s = config_of_knobs(r, all, t->dropout > 0);
+  int32_t shared = hopper_config_bytes(t, &s);
   int32_t rows = knob_given(r->knobs, KNOB_TILE) ? r->knobs->value[KNOB_TILE][0]
                                                  : 64 * s.warpgroups;
   if (!all->fits(&s, rows, reason, size)) return false;
@@ -127,19 +133,19 @@ static bool config_is_nested(const dil_table *t) {
 bool hopper_config_can(const gpu_request *r, const hopper_configs *all,
                        char *reason, size_t size) {
   const dil_table *t = &r->common.plan->table;
-  const hopper_config *first = config_of(all, t, 0);
+  hopper_config first;
   const char *fast = cuda_chip_fast(r->arch);
   if (!fast || strcmp(fast, "hopper")) {
     snprintf(reason, size, "wgmma needs sm_90a");
     return false;
   }
-  if (!first) {
+  if (!config_find(all, t, false, 0, &first)) {
     snprintf(reason, size, "%sa head_dim of %d by %d", all->what, t->head_dim,
              t->value_dim);
     return false;
   }
   if (r->knobs && !config_knobs_fit(r, all, reason, size)) return false;
-  int32_t keys = r->knobs ? config_of_knobs(r, all).keys : first->keys;
+  int32_t keys = r->knobs ? config_of_knobs(r, all, false).keys : first.keys;
   return config_passes(t, keys, all->pairwise, reason, size) != 0;
 }
 
@@ -163,20 +169,21 @@ static void config_describe(const gpu_request *r, const hopper_configs *all,
       .shared = hopper_config_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
       .tile_keys = s->keys,
-      .knob = {[HOPPER_KNOB_WHOLE] = !config_has_states(r)}};
-  snprintf(code->variant, sizeof code->variant, "hopper %s%s %dx%d d%d",
-           all->pairwise ? "pairs " : "", dil_dtype_name(t->dtype),
-           code->tile_rows, s->keys, t->head_dim);
+      .knob = {[HOPPER_KNOB_WHOLE] = !config_has_states(r),
+               [HOPPER_KNOB_DROPS] = s->drops}};
+  snprintf(code->variant, sizeof code->variant, "hopper %s%s%s %dx%d d%d",
+           all->pairwise ? "pairs " : "", s->drops ? "dropout " : "",
+           dil_dtype_name(t->dtype), code->tile_rows, s->keys, t->head_dim);
 }
 
-/* With knobs there is one configuration. */
+/* With knobs a variant has one configuration. */
 bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
                          int32_t variant, int32_t fallback, hopper_config *s,
                          dil_cuda_code *code, source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  const hopper_config *found = config_of(all, t, fallback);
-  if (variant || !found || (r->knobs && fallback)) return false;
-  *s = r->knobs ? config_of_knobs(r, all) : *found;
+  if (variant > (t->dropout > 0) || (r->knobs && fallback)) return false;
+  if (!config_find(all, t, variant > 0, fallback, s)) return false;
+  if (r->knobs) *s = config_of_knobs(r, all, variant > 0);
   config_describe(r, all, s, code);
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
       config_round_up(t->head_dim, 32), config_round_up(t->value_dim, 32));
@@ -188,4 +195,11 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
   put(text, "#define LEFT_WINDOWS %d\n#define STATES %d\n", w.left,
       config_has_states(r));
   return true;
+}
+
+void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
+                               source_text *text) {
+  double share = s->drops ? r->common.plan->table.dropout : 0;
+  put(text, "#define DROPS %d\n#undef DROPOUT\n#define DROPOUT %lluu\n",
+      s->drops, (unsigned long long)(share * 4294967296.0));
 }

@@ -11,12 +11,13 @@ enum { HOPPER_SHARED_MOST = 227 * 1024 };
 
 /* A tile configuration for one head size. */
 typedef struct hopper_config {
-  int32_t width;       /* head_dim and value_dim up to this */
+  int32_t width; /* head_dim and value_dim up to this */
   int32_t warpgroups, keys, stages;
-  int32_t queries;     /* query tiles in shared memory: 2, or 1 to save room */
-  int32_t staged;      /* 1: O is stored by TMA, through shared memory */
+  int32_t queries; /* query tiles in shared memory: 2, or 1 to save room */
+  int32_t staged;  /* 1: O is stored by TMA, through shared memory */
   int32_t producer, consumer; /* registers of a thread; 0: the template's
                                  default */
+  bool drops;                 /* the kernel has dropout */
 } hopper_config;
 
 /* A strategy's configurations. The rows of one width are in order of
@@ -25,8 +26,8 @@ typedef struct hopper_config {
 typedef struct hopper_configs {
   const hopper_config *row;
   int32_t count;
-  bool pairwise;       /* for passes with masks or score chains */
-  const char *what;    /* for error messages: "masks or scores with " or "" */
+  bool pairwise;    /* for passes with masks or score chains */
+  const char *what; /* for error messages: "masks or scores with " or "" */
   /* Adapts the other fields after a schedule has changed the tile or the
    * stages. */
   void (*adapt)(const dil_table *t, hopper_config *s);
@@ -38,11 +39,15 @@ typedef struct hopper_configs {
 int32_t hopper_config_bytes(const dil_table *t, const hopper_config *s);
 /* hopper_config_can: as gpu_strategy.can. hopper_config_write chooses a
  * configuration and writes its code and macros. False: there is no such
- * configuration. */
+ * configuration. Variant 1 is the kernel of a plan's calls with dropout.
+ * hopper_config_put_dropout writes the macro for it, behind the plan's tables.
+ */
 bool hopper_config_can(const gpu_request *r, const hopper_configs *all,
                        char *reason, size_t size);
 bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
                          int32_t variant, int32_t fallback, hopper_config *s,
                          dil_cuda_code *code, source_text *text);
+void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
+                               source_text *text);
 
 #endif

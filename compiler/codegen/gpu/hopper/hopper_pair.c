@@ -7,9 +7,10 @@
 #include "hopper_config.h"
 
 static const hopper_config rows[] = {
-    {64, 2, 128, 4, 2, 1, 104, 200}, {64, 2, 128, 4, 2, 1, 152, 176},
-    {64, 2, 64, 4, 2, 1, 152, 176},  {128, 2, 128, 2, 2, 1, 88, 208},
-    {128, 2, 64, 4, 2, 1, 104, 200}, {128, 2, 64, 4, 2, 1, 136, 184},
+    {64, 2, 128, 4, 2, 1, 104, 200, 0}, {64, 2, 128, 4, 2, 1, 152, 176, 0},
+    {64, 2, 64, 4, 2, 1, 152, 176, 0},  {128, 2, 128, 2, 2, 1, 88, 208, 0},
+    {128, 2, 64, 4, 2, 1, 104, 200, 0}, {128, 2, 64, 4, 2, 1, 136, 184, 0},
+    {128, 2, 64, 3, 2, 1, 104, 200, 0}, {128, 2, 64, 3, 2, 1, 136, 184, 0},
 };
 
 /* With three consumer warpgroups, each thread has fewer registers. */
@@ -57,6 +58,7 @@ static bool hopper_pair_write(const gpu_request *r, int32_t variant,
   put_expressions(text, r->common.plan);
   put_cover(text, r->common.plan);
   put_mask_bits(text, r->common.plan);
+  hopper_config_put_dropout(r, &s, text);
   put_template(text, "templates/hopper/hopper.cu");
   return true;
 }
