@@ -1,17 +1,14 @@
 /* test_edges.c - the edge table of the language's specification, section 4,
  * and what else has corners: head sizes, shares, phases, windows, lengths,
- * strides, few queries. One row a case; each is computed in two storage types
- * by every instruction set and plan, and compared with the oracle. */
+ * strides, few queries; sinks are in sink_edges.c. One row a case; each is
+ * computed in two storage types by every instruction set and plan, and compared
+ * with the oracle. */
+#include "tests/support/edge.h"
 #include "tests/support/gpu.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
-
-#define P(body) "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
-#define S(n, m) {.batch = 1, .queries = n, .keys = m}
-#define S_(n, m, ...) {.batch = 1, .queries = n, .keys = m, __VA_ARGS__}
-#define LONGNET "segments 32, 64, 128; dilations 1, 2, 4;"
 
 static double ten_thousand(int32_t tensor, const int64_t *at, double number) {
   (void)at;
@@ -88,12 +85,8 @@ static double far_index(int32_t index, const int64_t *at,
 #define BRANCHES                                                           \
   "(i / 96 == j / 96 || (i / 192 == j / 192 && i % 192 % 2 == h % 2 && "   \
   "j % 192 % 2 == h % 2))"
-static const int32_t ragged[] = {100, 0, 1, 63};
 
-static const struct edge {
-  const char *name, *text;
-  call_shape shape;
-} edges[] = {
+static const edge edges[] = {
     /* sizes that do not divide */
     {"segment beyond the end", P("branch { segment 48; }"), S(100, 100)},
     {"dilation and segment apart", P("branch { segment 10; dilation 4; }"),
@@ -314,42 +307,6 @@ static const struct edge {
     {"dropout, few queries", P("dropout 0.5; causal; branch { }"),
      S_(3, 300, .train = true, .dropout_seed = 5)},
     {"dropout not in training", P("dropout 0.3; " LONGNET), S(90, 90)},
-    /* sinks */
-    {"sinks", P("input z : f32[H] gradient; sink z[h]; " LONGNET), S(150, 150)},
-    {"sinks, few queries", P("sink h + exp(0.1 * row); causal; branch { }"),
-     S(3, 300)},
-    {"sinks, keys in parts", P("sink 2; branch { sink log(b + 2); }"),
-     S(2, 5000)},
-    {"sinks of branches", P("input z : f32[H]; sink log(2.0); branch { segment "
-     "32; sink z[h]; } branch { heads 1..2; segment 64; dilation 3; "
-     "sink 0.1 * i; sink -0.5; }"), S(150, 150)},
-    {"sinks of several passes", P("sink 1; branch { segment 96; sink 0.5; } "
-     "branch { segment 200; dilation 99; sink 3; }"), S(500, 500)},
-    {"sinks, union", P("combine union; sink 0.01 * i; branch { segment 20; "
-     "dilation 3; sink 1.5; } branch { window 9, 9; }"), S(90, 90)},
-    {"sinks, mean", P("combine mean; sink -0.5; branch { segment 32; } "
-     "branch { dilation 3; sink 1.5; } branch { heads 0..1; sink 0.01 * i; }"),
-     S(120, 120)},
-    {"sinks, sum, a branch a head", P("combine sum; heads split; sink 0.5; "
-     "branch { dilation 2; sink 2.0; } branch { segment 30; } branch { } "
-     "branch { dilation 5; }"), S(120, 120)},
-    {"sinks of heads without a branch", P("sink 0.5; branch { heads 1..2; }"),
-     S(50, 50)},
-    {"sinks, more queries than keys", P("causal; sink 0.5; branch { segment 32; "
-     "sink 2.0; } branch { dilation 2; sink i; }"), S(110, 60)},
-    {"sinks, no keys", P("sink 0.01 * row; branch { dilation 2; sink 1.0; }"),
-     S(40, 0)},
-    {"sinks, lengths", P("sink 0.1 * i - 0.05 * M; causal; " LONGNET),
-     {.batch = 4, .queries = 100, .keys = 100, .lengths = ragged}},
-    {"sinks, dropout", P("dropout 0.3; sink 1.0; causal; " LONGNET),
-     S_(90, 90, .train = true, .dropout_seed = 5)},
-    {"sinks that are not finite", P("sink h == 0 ? -inf : h == 1 ? inf : 0.5; "
-     "branch { dilation 3; sink i % 5 == 0 ? inf - inf : -inf; }"), S(60, 60)},
-    {"sinks that are not finite, mean", P("combine mean; sink i == 7 ? inf : "
-     "-inf; branch { dilation 3; sink i == 6 ? inf : -inf; } branch { "
-     "dilation 2; }"), S(60, 60)},
-    {"large sinks", P("sink h == 0 ? 1e8 : h == 1 ? -1e8 : h == 2 ? 50 : -50; "
-     LONGNET), S(90, 90)},
     /* memory */
     {"views by heads", P(LONGNET), S_(90, 90, .layout = GUARD_HEADS)},
     {"views with holes", P(LONGNET), S_(90, 90, .layout = GUARD_HOLES)},
@@ -365,7 +322,7 @@ enum { EDGES = sizeof edges / sizeof edges[0] };
  * (runtime/cpu/tile_pass.c), and for keys that are split between workers. */
 #define L(body) "pattern p { heads 2 kv 1; head_dim 8; dtype f32; " body " }"
 
-static const struct edge long_ones[] = {
+static const edge long_ones[] = {
     {"long dense", L("branch { }"), S(2300, 4700)},
     {"long causal LongNet", L("causal; segments 700, 1400, 2800; "
      "dilations 1, 2, 4;"), S(4500, 4500)},
@@ -390,7 +347,7 @@ static void try_kernels(const tested_pattern *s, data *d, const char *name) {
   forces_of(s, list);
   for (const char *const *isa = cpu_isas(); *isa; isa++)
     for (const forced *f = list; f->name; f++) {
-      kernel_made *k = kernel_make(s, (recipe){.isa = *isa, .force = f->force, .threads = 0});
+      kernel_made *k = kernel_make(s, (recipe){.isa = *isa, .force = f->force});
       ck_assert_msg(f->force != 0 || !k->refused, "%s: refused: %s", name,
                     k->problem);
       const char *problem = k->refused ? "" : data_problem(d, k);
@@ -412,15 +369,22 @@ static void try_shape(const char *name, const char *text, call_shape shape,
   tested_pattern_free(s);
 }
 
-START_TEST(edge) {
+START_TEST(edge_case) {
   try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_F32);
   if (gpu_wanted() && edges[_i].shape.element == huge_key_nan_value) return;
   try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_BF16);
 }
 END_TEST
 
+START_TEST(sink) {
+  const edge *e = &sink_edges[_i];
+  try_shape(e->name, e->text, e->shape, DIL_F32);
+  try_shape(e->name, e->text, e->shape, DIL_BF16);
+}
+END_TEST
+
 START_TEST(long_one) {
-  const struct edge *e = &long_ones[_i];
+  const edge *e = &long_ones[_i];
   try_shape(e->name, e->text, e->shape, _i % 2 ? DIL_BF16 : DIL_F32);
 }
 END_TEST
@@ -474,7 +438,7 @@ START_TEST(window_at_borders) {
   data *d = data_new(s, (call_shape){.batch = 1, .queries = 300, .keys = 300,
                                      .seed = 5});
   for (const char *const *isa = cpu_isas(); *isa; isa++) {
-    kernel_made *k = kernel_make(s, (recipe){.isa = *isa, .force = 0, .threads = 0});
+    kernel_made *k = kernel_make(s, (recipe){.isa = *isa});
     const char *problem = data_problem(d, k);
     ck_assert_msg(!*problem, "window %d, %s: %s", reach, *isa, problem);
     kernel_unmake(k);
@@ -498,7 +462,7 @@ START_TEST(lengths_outside) {
   if (gpu_wanted()) {
     try_kernels(s, d, "lengths outside");
   } else {
-    kernel_made *k = kernel_make(s, (recipe){.isa = *cpu_isas(), .force = 0, .threads = 0});
+    kernel_made *k = kernel_make(s, (recipe){.isa = *cpu_isas()});
     ck_assert_str_eq(data_problem(d, k), "the call is wrong: "
                      "lengths[0] must be within 0 and 100, got 101");
     kernel_unmake(k);
@@ -512,7 +476,8 @@ static Suite *make_suite(void) {
   Suite *suite = suite_create("edges");
   TCase *tests = tcase_create("edges");
   tcase_set_timeout(tests, 240);
-  tcase_add_loop_test(tests, edge, 0, EDGES);
+  tcase_add_loop_test(tests, edge_case, 0, EDGES);
+  tcase_add_loop_test(tests, sink, 0, sink_edge_count);
   tcase_add_loop_test(tests, long_one, 0, LONG_ONES);
   tcase_add_loop_test(tests, width, 0, sizeof widths / sizeof widths[0]);
   tcase_add_loop_test(tests, decode, 0, 21);
