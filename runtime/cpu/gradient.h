@@ -42,7 +42,7 @@ dil_status gradient_run_all(cpu_run *r, const dil_backward_call *call,
 typedef struct gradient_rows {
   void *q, *d;         /* rows of q and dO as dk and dv take them */
   void *dot;           /* dO, transposed as qt */
-  float *dq;           /* f32 [D][L] */
+  float *dq, *dq_sum;  /* f32 [D][L]: of a part of the keys, of those before */
   float *lse, *delta;  /* f32 [L]; lse in units of log2 */
   bool finite;         /* no NaN or Inf among q and dO */
 } gradient_rows;
@@ -53,7 +53,7 @@ typedef struct packed_keys {
   char *k_keys, *k_values, *v_keys, *v_values;
   uint8_t *marks; /* for MARK_ROWS packed rows each: what is not finite */
 } packed_keys;
-enum { MARK_ROWS = 256, MARK_KEYS = 1, MARK_VALUES = 2 };
+enum { MARK_ROWS = 64, MARK_KEYS = 1, MARK_VALUES = 2 };
 
 /* Buffers of one worker. The first member makes it a tile_worker. */
 typedef struct gradient_worker {
@@ -66,6 +66,10 @@ typedef struct gradient_worker {
    * one of them are visited. */
   int64_t from, to;
   bool wants_dq, wants_keys; /* dQ; dK, dV and the inputs */
+  /* dQ is a sum over parts of the block, of part_rows packed rows each, which
+   * are summed from 0: the bits are the same where workers share the parts. */
+  int64_t parts, part_rows, part; /* `part` is under way */
+  dil_tensor part_dq;    /* f32: where dQ of one part goes; no data: to dQ */
   float *dk, *dv;        /* f32 sums of the block, a packed row each */
   double *sums[DIL_INPUT_MAX]; /* of the inputs; NULL: not wanted */
   float *dp, *raw, *slope, *plain, *ones;
@@ -79,6 +83,15 @@ void gradient_worker_init(gradient_worker *wk, const cpu_gradient_run *g,
  * cell give to the sums of the keys, and writes their dQ. */
 void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
                        int64_t n0, int64_t n1, int64_t b);
+/* Adds dQ of the part under way to the sums of all tiles. */
+void gradient_end_part(gradient_worker *wk);
+/* Sums the parts of such rows' dQ, which stand one after the other from part_dq
+ * on, and writes it. */
+void gradient_sum_parts(gradient_worker *wk, segment_cell held, int32_t c,
+                        int64_t n0, int64_t n1, int64_t b);
+/* A row of sums, times `factor`, to its place. */
+void gradient_store_row(const cpu_gradient_target *target, float *sum,
+                        float factor, char *to);
 
 /* ---- gradient_sink.c ----------------------------------------------------- */
 
@@ -114,8 +127,9 @@ uint8_t packed_keys_marks(const packed_keys *keys, int64_t first, int64_t end);
 
 /* ---- gradient_visit.c ---------------------------------------------------- */
 
-/* Settles which rows of a range are visited, and whether all are finite. */
-bool gradient_enter(tile_worker *wk, const packed_range *keys);
+/* Settles which rows of a range are visited, and whether all are finite. Where
+ * a part begins, dQ of the part before joins the sum. */
+bool gradient_enter(tile_worker *wk, packed_range *keys);
 /* One tile of keys, as key_visit_forward. */
 void gradient_visit(tile_worker *wk, const packed_range *keys,
                     uint64_t predicates, int32_t chain, int32_t copies);

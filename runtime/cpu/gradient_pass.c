@@ -6,10 +6,12 @@
  * the block, which stay in the second-level cache.
  *
  * One worker owns a block and computes all five products of its pairs. Where
- * there are fewer blocks than threads, a block's ranges of keys are shared out
- * instead, and dQ is a second walk of its own (seven products). Each sum is made
- * in the order of the queries, and of the keys, in both cases: the bits do not
- * depend on the number of threads. */
+ * there are fewer blocks than threads, the parts of a block's keys are shared
+ * out, each with a dQ of its own, and these are added up. Where a block has too
+ * few parts, smaller shares of its keys are shared out, and dQ is a second walk
+ * of its own (seven products). Sums of dK and dV are made in the order of the
+ * queries, those of dQ in the order of the keys and part by part, in all
+ * cases: the bits do not depend on the number of threads. */
 #include "gradient.h"
 #include "tile_block.h"
 #include "runtime/base/arithmetic.h"
@@ -23,13 +25,17 @@ typedef struct gradient_pass {
   tile_blocks blocks;
   int32_t turn, turns;   /* heads of a K/V head that go one after the other */
   int64_t count;         /* blocks of a turn */
-  bool split;            /* ranges of keys are shared out, and then dQ */
+  int64_t parts;         /* of a block, each with sums of dQ from 0 */
+  int64_t part_rows;     /* packed rows of a part; the last has the rest */
+  bool split;            /* a block's keys are shared out */
+  bool fused;            /* its parts are, and dQ with them */
   int64_t shares;        /* of a block */
-  int64_t share_rows;    /* packed rows of a share */
+  int64_t share_rows;    /* packed rows of a share; the last has the rest */
   int64_t sum_rows;      /* packed rows that a block has sums for */
   int64_t lists;         /* blocks go to this many workers in turn */
   char *workers, *memory; /* the workers', the blocks' */
   int64_t worker_bytes;
+  dil_tensor part_dq;     /* dQ of part 0, with the others after it */
 } gradient_pass;
 
 int32_t gradient_pass_turns(const cpu_run *r, const dil_pass *pass) {
@@ -39,20 +45,53 @@ int32_t gradient_pass_turns(const cpu_run *r, const dil_pass *pass) {
 
 /* ---- shape of the work and memory ---------------------------------------- */
 
+/* `rows` packed rows in `count` pieces. */
+static int64_t rows_of_each(int64_t rows, int64_t count) {
+  return round_up(maximum((rows + count - 1) / count, 1), MARK_ROWS);
+}
+
+/* Keys of a query that are visited twice have no order of parts. */
+static bool has_parts(const cpu_gradient_run *g, const dil_pass *pass) {
+  bool once = g->run->table->dedup || !(pass->branches & (pass->branches - 1));
+  return once && !g->own_lse && !g->detached;
+}
+
+/* What follows from the shape of the call alone: the bits depend on it. */
+static void plan_parts(gradient_pass *ps, const dil_pass *pass) {
+  enum { PART_LEAST = 512, PARTS_MOST = 8 };
+  int64_t rows = ps->blocks.rows;
+  ps->parts = has_parts(ps->of, pass) ? rows / PART_LEAST : 1;
+  ps->parts = minimum(maximum(ps->parts, 1), PARTS_MOST);
+  ps->part_rows = rows_of_each(rows, ps->parts);
+}
+
+/* Who computes what, which the bits do not depend on. */
+static void plan_shares(gradient_pass *ps) {
+  enum { SHARE_LEAST = 512 };
+  const cpu_gradient_run *g = ps->of;
+  int64_t threads = dil_threads_count(g->run->threads);
+  bool keys = g->call->dk.data || g->call->dv.data;
+  ps->split = ps->count < threads && g->sums_length == 0;
+  ps->fused = ps->split && keys && g->call->dq.data &&
+              ps->count * ps->parts >= threads;
+  ps->shares = ps->split ? maximum(ps->sum_rows / SHARE_LEAST, 1) : 1;
+  ps->shares = minimum(ps->shares, 4 * threads);
+  ps->share_rows = rows_of_each(ps->sum_rows, ps->shares);
+  if (!ps->fused) return;
+  ps->shares = ps->parts;
+  ps->share_rows = ps->part_rows;
+}
+
 static gradient_pass gradient_pass_plan(const cpu_gradient_run *g,
                                         const dil_pass *pass) {
-  enum { SHARE_LEAST = 512 };
   const cpu_run *r = g->run;
-  int64_t threads = dil_threads_count(r->threads);
   gradient_pass ps = {.of = g, .blocks = tile_blocks_plan(r, pass)};
   ps.turns = ps.blocks.shared ? 1 : r->table->heads / r->table->kv_heads;
   ps.count = ps.blocks.blocks / (ps.blocks.shared ? 1 : ps.turns);
   ps.sum_rows = ps.blocks.packed_rows;
-  ps.split = ps.count < threads && g->sums_length == 0;
+  plan_parts(&ps, pass);
+  plan_shares(&ps);
   ps.lists = g->sums_length ? minimum(g->copies, ps.count) : ps.count;
-  ps.shares = ps.split ? maximum(ps.sum_rows / SHARE_LEAST, 1) : 1;
-  ps.shares = minimum(ps.shares, 4 * threads);
-  ps.share_rows = round_up((ps.sum_rows + ps.shares - 1) / ps.shares, MARK_ROWS);
   ps.worker_bytes = round_up((int64_t)sizeof(gradient_worker), 64) +
                     round_up(gradient_worker_bytes(g, pass), 64);
   return ps;
@@ -81,10 +120,17 @@ static int64_t blocks_at_once(const gradient_pass *ps) {
   return ps->split ? ps->count : dil_threads_count(ps->of->run->threads);
 }
 
+/* Bytes of all parts of dQ, where they are made one by one. */
+static int64_t part_bytes(const gradient_pass *ps) {
+  if (!ps->fused) return 0;
+  return ps->parts * dil_tensor_count(&ps->of->call->dq) *
+         (int64_t)sizeof(float);
+}
+
 int64_t gradient_pass_bytes(const cpu_gradient_run *g, const dil_pass *pass) {
   gradient_pass ps = gradient_pass_plan(g, pass);
   return dil_threads_count(g->run->threads) * ps.worker_bytes +
-         blocks_at_once(&ps) * block_bytes(&ps);
+         blocks_at_once(&ps) * block_bytes(&ps) + part_bytes(&ps);
 }
 
 static gradient_worker *worker_of(const gradient_pass *ps, int32_t worker) {
@@ -185,7 +231,11 @@ static void run_bare_class(const gradient_worker *wk, segment_cell c,
   }
 }
 
-static void run_cell(gradient_worker *wk, segment_cell c, int64_t b) {
+typedef void rows_action(gradient_worker *wk, segment_cell held, int32_t c,
+                         int64_t n0, int64_t n1, int64_t b);
+
+static void run_cell(gradient_worker *wk, segment_cell c, int64_t b,
+                     rows_action *act) {
   tile_worker *tile = &wk->tile;
   int64_t most = TILE_GROUP * tile->code->lanes;
   walk_classes(&tile->walk, c, &tile->held);
@@ -196,12 +246,13 @@ static void run_cell(gradient_worker *wk, segment_cell c, int64_t b) {
       continue;
     }
     for (int64_t at = 0; at < n; at += most)
-      gradient_tile_run(wk, c, i, at, minimum(at + most, n), b);
+      act(wk, c, i, at, minimum(at + most, n), b);
   }
 }
 
 static void run_strip(const gradient_pass *ps, gradient_worker *wk,
-                      const tile_block *bk, int32_t head, int64_t strip) {
+                      const tile_block *bk, int32_t head, int64_t strip,
+                      rows_action *act) {
   tile_worker *tile = &wk->tile;
   const cpu_run *r = ps->of->run;
   int64_t from, to;
@@ -215,7 +266,7 @@ static void run_strip(const gradient_pass *ps, gradient_worker *wk,
   tile_block_strip(&ps->blocks, bk, &tile->walk, strip, &from, &to);
   while (from < to) {
     segment_cell c = walk_cell(&tile->walk, from, to);
-    run_cell(wk, c, bk->b);
+    run_cell(wk, c, bk->b, act);
     from = c.high;
   }
 }
@@ -224,22 +275,10 @@ static void run_block(const gradient_pass *ps, gradient_worker *wk,
                       const tile_block *bk) {
   for (int32_t h = 0; h < bk->heads; h++)
     for (int64_t strip = 0; strip < ps->blocks.strips; strip++)
-      run_strip(ps, wk, bk, bk->head + h, strip);
+      run_strip(ps, wk, bk, bk->head + h, strip, gradient_tile_run);
 }
 
 /* ---- dK and dV out ------------------------------------------------------- */
-
-/* A row of sums, scaled, to its place. */
-static void store_row(const cpu_gradient_target *target, float *sum,
-                      float factor, char *to) {
-  int64_t width = target->to.shape[3];
-  for (int64_t d = 0; d < width; d++) sum[d] *= factor;
-  if (!target->add) {
-    row_from_f32(sum, target->to.dtype, (int32_t)width, to);
-    return;
-  }
-  for (int64_t d = 0; d < width; d++) ((float *)to)[d] += sum[d];
-}
 
 /* Writes the worker's rows of a class. */
 static void store_class(const gradient_pass *ps, gradient_worker *wk,
@@ -258,7 +297,7 @@ static void store_class(const gradient_pass *ps, gradient_worker *wk,
       int64_t t = of->cell.low + class_table_row(&wk->tile.streamed, of->c, i);
       int64_t at = of->base + i;
       if (at < wk->from || at >= wk->to) continue;
-      store_row(target[which], sums[which] + at * row, factor[which],
+      gradient_store_row(target[which], sums[which] + at * row, factor[which],
                 (char *)row_view_at(&out, t));
     }
   }
@@ -285,18 +324,22 @@ static void block_list(void *context, int64_t list, int32_t worker) {
   trace_end(begin, "work", "gradients", NULL, list);
 }
 
-/* ---- work: ranges of keys, and then rows of queries ---------------------- */
+/* ---- work: shares of keys, and then rows of queries ---------------------- */
 
 /* The worker and its block for one share of the block's keys. */
 static gradient_worker *open_share(const gradient_pass *ps, int64_t item,
                                    int32_t worker, tile_block *bk) {
   gradient_worker *wk = worker_of(ps, worker);
-  int64_t index = item / ps->shares;
+  int64_t index = item / ps->shares, share = item % ps->shares;
   *bk = find_block(ps, index);
-  wk->wants_dq = false;
+  wk->wants_dq = ps->fused;
   wk->wants_keys = true;
-  wk->from = item % ps->shares * ps->share_rows;
-  wk->to = wk->from + ps->share_rows;
+  wk->from = share * ps->share_rows;
+  wk->to = share + 1 < ps->shares ? wk->from + ps->share_rows : INT64_MAX;
+  wk->part_dq = ps->part_dq;
+  if (ps->fused)
+    wk->part_dq.data = (float *)ps->part_dq.data +
+                       share * dil_tensor_count(&ps->part_dq);
   open_block(ps, wk, bk, ps->memory + index * block_bytes(ps));
   return wk;
 }
@@ -321,6 +364,7 @@ static void key_share_store(void *context, int64_t item, int32_t worker) {
   each_class(context, wk, &bk, store_class);
 }
 
+/* One strip of the queries of a head: its dQ, or the sum of its parts. */
 static void query_strip(void *context, int64_t item, int32_t worker) {
   const gradient_pass *ps = context;
   gradient_worker *wk = worker_of(ps, worker);
@@ -332,10 +376,12 @@ static void query_strip(void *context, int64_t item, int32_t worker) {
   tile_block bk = find_block(ps, index);
   wk->wants_dq = true;
   wk->wants_keys = false;
+  wk->part_dq = ps->part_dq;
   wk->from = 0;
   wk->to = INT64_MAX;
   open_block(ps, wk, &bk, ps->memory + index * block_bytes(ps));
-  run_strip(ps, wk, &bk, bk.head + (int32_t)(rest % heads), strip);
+  run_strip(ps, wk, &bk, bk.head + (int32_t)(rest % heads), strip,
+            ps->fused ? gradient_sum_parts : gradient_tile_run);
   trace_end(begin, "work", "gradients of queries", NULL, item);
 }
 
@@ -361,10 +407,17 @@ dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass) {
   dil_status status = DIL_OK;
   ps.workers = g->run->scratch;
   ps.memory = ps.workers + threads * ps.worker_bytes;
-  for (int32_t i = 0; i < threads; i++)
-    gradient_worker_init(worker_of(&ps, i), g, pass,
-                         (char *)worker_of(&ps, i) +
-                             round_up((int64_t)sizeof(gradient_worker), 64));
+  if (ps.fused)
+    ps.part_dq =
+        dil_tensor_make(ps.memory + blocks_at_once(&ps) * block_bytes(&ps),
+                        DIL_F32, 4, g->call->dq.shape);
+  for (int32_t i = 0; i < threads; i++) {
+    gradient_worker *wk = worker_of(&ps, i);
+    gradient_worker_init(wk, g, pass,
+                         (char *)wk + round_up((int64_t)sizeof *wk, 64));
+    wk->parts = ps.parts;
+    wk->part_rows = ps.part_rows;
+  }
   for (ps.turn = 0; ps.turn < ps.turns && !status; ps.turn++)
     status = ps.split ? run_split(&ps)
                       : dil_threads_run(g->run->threads, ps.lists, block_list,

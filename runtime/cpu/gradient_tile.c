@@ -27,6 +27,7 @@ static void cut_rows(cutter *c, const cpu_gradient_run *g,
   rows->d = cutter_cut(c, outer_bytes(code, table->value_dim));
   rows->dot = cutter_cut(c, round_up(table->value_dim, 2) * row);
   rows->dq = cutter_cut(c, table->head_dim * row);
+  rows->dq_sum = cutter_cut(c, table->head_dim * row);
   rows->lse = cutter_cut(c, row);
   rows->delta = cutter_cut(c, row);
 }
@@ -115,6 +116,11 @@ static void fetch_rows(const gradient_worker *wk, int32_t i, int64_t b) {
   }
 }
 
+/* Elements of a tile's dQ. */
+static int64_t dq_length(const gradient_worker *wk) {
+  return (int64_t)wk->tile.run->table->head_dim * wk->tile.code->lanes;
+}
+
 static void load_rows(gradient_worker *wk, int32_t i, int64_t b) {
   const cpu_run *r = wk->tile.run;
   int32_t head = wk->tile.walk.head;
@@ -127,8 +133,9 @@ static void load_rows(gradient_worker *wk, int32_t i, int64_t b) {
                rows->dot, wk->tile.spare);
   bool finite = pack_outer(wk, &queries, q->t, rows->q);
   rows->finite = pack_outer(wk, &output, q->t, rows->d) && finite;
-  memset(rows->dq, 0, (size_t)(r->table->head_dim * wk->tile.code->lanes) *
-                          sizeof(float));
+  size_t bytes = (size_t)dq_length(wk) * sizeof(float);
+  memset(rows->dq, 0, bytes);
+  memset(rows->dq_sum, 0, bytes);
 }
 
 /* A lane without a row has no weight. */
@@ -239,25 +246,84 @@ static void run_branches(gradient_worker *wk, segment_cell held,
 
 /* ---- dQ ------------------------------------------------------------------ */
 
-static void store_dq(gradient_worker *wk, int32_t i, int64_t count, int64_t b) {
+void gradient_end_part(gradient_worker *wk) {
+  int64_t length = dq_length(wk);
+  if (!wk->wants_dq) return;
+  for (int32_t i = 0; i < wk->tile.group_count; i++) {
+    float *dq = wk->rows[i].dq, *sum = wk->rows[i].dq_sum;
+    for (int64_t at = 0; at < length; at++) sum[at] += dq[at];
+    memset(dq, 0, (size_t)length * sizeof *dq);
+  }
+}
+
+void gradient_store_row(const cpu_gradient_target *target, float *sum,
+                        float factor, char *to) {
+  int64_t width = target->to.shape[3];
+  for (int64_t d = 0; d < width; d++) sum[d] *= factor;
+  if (!target->add) {
+    row_from_f32(sum, target->to.dtype, (int32_t)width, to);
+    return;
+  }
+  for (int64_t d = 0; d < width; d++) ((float *)to)[d] += sum[d];
+}
+
+/* Lanes of `dq` times `factor`, to their rows of the target. */
+static void store_lanes(gradient_worker *wk, int32_t i, int64_t count,
+                        int64_t b, const cpu_gradient_target *target,
+                        const float *dq, float factor) {
   const cpu_run *r = wk->tile.run;
-  const dil_tensor *to = &wk->of->dq.to;
   char *out[DIL_LANES_MAX] = {0};
-  float factor = wk->tile.env.env.scale * r->weight;
-  row_view rows =
-      cpu_run_row_view(to, b, wk->tile.walk.head, cpu_run_queries(r, b));
+  row_view rows = cpu_run_row_view(&target->to, b, wk->tile.walk.head,
+                                   cpu_run_queries(r, b));
   for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) {
     wk->tile.mx[lane] = factor;
     if (lane < count)
       out[lane] = (char *)row_view_at(&rows, wk->tile.group[i].t[lane]);
   }
-  unpack_rows(wk->rows[i].dq, r->table->head_dim, wk->tile.code->lanes,
-              wk->tile.mx, out, to->dtype, wk->of->dq.add, wk->tile.spare);
+  unpack_rows(dq, r->table->head_dim, wk->tile.code->lanes, wk->tile.mx, out,
+              target->to.dtype, target->add, wk->tile.spare);
 }
+
+/* What sums of dQ are multiplied by. */
+static float dq_factor(const gradient_worker *wk) {
+  return wk->tile.env.env.scale * wk->tile.run->weight;
+}
+
+static void store_dq(gradient_worker *wk, int32_t i, int64_t count, int64_t b) {
+  const cpu_gradient_target part = {.to = wk->part_dq};
+  if (part.to.data)
+    store_lanes(wk, i, count, b, &part, wk->rows[i].dq, 1);
+  else
+    store_lanes(wk, i, count, b, &wk->of->dq, wk->rows[i].dq_sum,
+                dq_factor(wk));
+}
+
+void gradient_sum_parts(gradient_worker *wk, segment_cell held, int32_t c,
+                        int64_t n0, int64_t n1, int64_t b) {
+  int32_t head = wk->tile.walk.head;
+  dil_progression asked = cpu_run_queries(wk->tile.run, b);
+  row_view parts = cpu_run_row_view(&wk->part_dq, b, head, asked);
+  row_view out = cpu_run_row_view(&wk->of->dq.to, b, head, asked);
+  int64_t apart = dil_tensor_count(&wk->part_dq);
+  float sum[DIL_HEAD_DIM_MAX];
+  for (int64_t n = n0; n < n1; n++) {
+    int64_t t = held.low + class_table_row(&wk->tile.held, c, n);
+    const float *row = (const float *)row_view_at(&parts, t);
+    memset(sum, 0, sizeof sum);
+    for (int64_t part = 0; part < wk->parts; part++)
+      for (int32_t d = 0; d < parts.width; d++)
+        sum[d] += row[part * apart + d];
+    gradient_store_row(&wk->of->dq, sum, dq_factor(wk),
+                       (char *)row_view_at(&out, t));
+  }
+}
+
+/* ---- a tile -------------------------------------------------------------- */
 
 void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
                        int64_t n0, int64_t n1, int64_t b) {
   uint64_t branches = wk->tile.held.branches[c];
+  wk->part = 0;
   query_tile_begin(&wk->tile, held, c, n0, n1, b);
   fetch_rows(wk, 0, b);
   for (int32_t i = 0; i < wk->tile.group_count; i++) {
@@ -275,6 +341,7 @@ void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
   else
     query_tile_visit(&wk->tile, held, branches);
   if (!wk->wants_dq) return;
+  if (!wk->part_dq.data) gradient_end_part(wk);
   for (int32_t i = 0; i < wk->tile.group_count; i++)
     store_dq(wk, i, rows_in_tile(wk, i, n1 - n0), b);
 }

@@ -10,11 +10,17 @@
 
 /* ---- ranges -------------------------------------------------------------- */
 
-bool gradient_enter(tile_worker *tile, const packed_range *keys) {
+bool gradient_enter(tile_worker *tile, packed_range *keys) {
   gradient_worker *wk = (gradient_worker *)tile;
-  int64_t first = keys->base + keys->n0, end = keys->base + keys->n1;
+  int64_t first = keys->base + keys->n0;
+  int64_t part = minimum(first / wk->part_rows, wk->parts - 1);
+  if (part < wk->parts - 1)
+    keys->n1 = minimum(keys->n1, (part + 1) * wk->part_rows - keys->base);
   if (first < wk->from || first >= wk->to) return false;
-  uint8_t marks = packed_keys_marks(&wk->keys, first, end);
+  if (part != wk->part) gradient_end_part(wk);
+  wk->part = part;
+  uint8_t marks =
+      packed_keys_marks(&wk->keys, first, keys->base + keys->n1);
   tile->finite = !(marks & MARK_VALUES);
   wk->range_finite = !marks;
   return true;

@@ -39,9 +39,9 @@ typedef struct tile_worker {
   class_table held, streamed; /* of query rows, of key rows */
   finish finish;
   key_visit visit;
-  /* Called before a range of keys is visited; false: it is left out. NULL: all
-   * ranges are visited as they are. */
-  bool (*enter)(struct tile_worker *wk, const packed_range *keys);
+  /* Called before a range of keys is visited, and may shorten it; false: it is
+   * left out. NULL: all ranges are visited as they are. */
+  bool (*enter)(struct tile_worker *wk, packed_range *keys);
   /* the packed block */
   const char *k, *v;
   int64_t packed_first;     /* index in the block of their first row */

@@ -60,8 +60,9 @@ static void count_packed_rows(tile_blocks *of) {
                 (s ? of->span / s + 2 : 1);
   }
   of->packed_classes = cells * minimum(of->pass->period, 1 << 8);
-  of->packed_rows = minimum(selected, of->span) +
-                    of->packed_classes * (code->pack - 1) + code->key_block + 2;
+  of->rows = minimum(selected, of->span);
+  of->packed_rows = of->rows + of->packed_classes * (code->pack - 1) +
+                    code->key_block + 2;
 }
 
 static int64_t smallest_dilation(const dil_table *table, uint64_t branches) {

@@ -22,7 +22,8 @@ typedef struct tile_blocks {
   int64_t blocks_a_unit, blocks;
   int64_t strip;          /* positions a strip */
   int64_t strips;         /* of one head of a block, at most */
-  int64_t packed_rows;    /* a block, at most */
+  int64_t rows;           /* that branches select in a block, at most */
+  int64_t packed_rows;    /* the same with what rounding adds */
   int64_t packed_classes; /* the runs of them that are rounded up, at most */
 } tile_blocks;
 

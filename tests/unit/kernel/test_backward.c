@@ -242,15 +242,29 @@ static void expect_bits(gradient_data *g, kernel_made *k,
   ck_assert(memcmp(first, next, size) == 0);
 }
 
+/* With more threads, workers own blocks, parts of blocks, or shares of blocks
+ * and strips of queries: the last row has all three. */
+static const struct {
+  int64_t batch, queries, keys;
+  bool inputs; /* have gradients, and then blocks are never shared out */
+} repeated[] = {
+    {2, 70, 130, true}, {2, 70, 130, false}, {1, 19, 1100, false}};
+enum { REPEATED = sizeof repeated / sizeof *repeated };
+
 START_TEST(bits_depend_on_nothing) {
   static const int32_t threads[] = {1, 2, 3, 7};
   open_tested(P(GROUPED, "input t : f32[H] gradient; score s * t[h]; " TWO));
-  gradient_data *g = gradient_data_new(s, shape_of(70, 130));
-  if (_i) memset(g->call.inputs, 0, sizeof g->call.inputs), g->result_count = 3;
+  gradient_shape shape = shape_of(repeated[_i].queries, repeated[_i].keys);
+  shape.call.batch = repeated[_i].batch;
+  gradient_data *g = gradient_data_new(s, shape);
+  if (!repeated[_i].inputs) {
+    memset(g->call.inputs, 0, sizeof g->call.inputs);
+    g->result_count = 3;
+  }
   unsigned char *first = malloc(copy_results(g, NULL));
   unsigned char *next = malloc(copy_results(g, NULL));
   ck_assert(first && next);
-  for (int x = 0; x < 4; x++) {
+  for (size_t x = 0; x < sizeof threads / sizeof *threads; x++) {
     recipe way = {.threads = threads[x], .direction = DIL_BACKWARD};
     kernel_made *k = kernel_make(s, way);
     if (x == 0) {
@@ -278,7 +292,7 @@ int main(void) {
   tcase_add_test(tests, infinities_stay_where_they_are);
   tcase_add_test(tests, large_scores);
   tcase_add_test(tests, scaled_losses_of_f16);
-  tcase_add_loop_test(tests, bits_depend_on_nothing, 0, 2);
+  tcase_add_loop_test(tests, bits_depend_on_nothing, 0, REPEATED);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
