@@ -92,6 +92,32 @@ def test_packed_sequences():
     compared(model("Mistral", sliding_window=16), **call)
 
 
+def test_compiled_as_one_graph():
+    m, x = model("Mistral", sliding_window=32), tokens()
+    plain = logits(m, "dil", x, attention_mask=padded())
+    ahead = torch.compile(m, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        near(ahead(x, attention_mask=padded()).logits, plain, 1e-6)
+
+
+def test_generation_compiled():
+    out = []
+    for way in ("sdpa", "dil"):
+        m = model("Llama")
+        m.set_attn_implementation(way)
+        m.forward = torch.compile(m.forward, backend="aot_eager",
+                                  fullgraph=True)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        out.append(m.generate(
+            tokens(2, 40), attention_mask=padded(2, 40), max_new_tokens=8,
+            do_sample=False, cache_implementation="static",
+            disable_compile=True))
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        assert graphs == 2, graphs  # the prompt's, and that of all further rows
+    assert torch.equal(*out)
+
+
 def test_encoders_see_both_sides():
     torch.manual_seed(7)
     config = transformers.BertConfig(

@@ -49,7 +49,7 @@ class Mask:
     start: torch.Tensor | None = None    # of the first chunk, i32 [B]
     document: torch.Tensor | None = None  # of each position, i32 [B, M]
     padding: torch.Tensor | None = None   # 1 where nobody sees a key, u8 [B, M]
-    keys: int | None = None      # the keys that exist; None: all
+    lengths: torch.Tensor | None = None   # the keys that exist, i32 [B]
     shape: tuple = ()            # of the tensor, [B, 1, N, M]
 
     @property
@@ -132,29 +132,41 @@ def _padding(attention_mask, first, count):
     seen = attention_mask[:, first:first + count].to(torch.bool)
     if seen.shape[1] < count:
         seen = torch.nn.functional.pad(seen, (0, count - seen.shape[1]))
-    return None if bool(seen.all()) else (~seen).to(torch.uint8)
+    # A compiler cannot ask a tensor what it holds.
+    if not torch.compiler.is_compiling() and bool(seen.all()):
+        return None
+    return (~seen).to(torch.uint8)
+
+
+def _lengths(mask, batch_size, q_length, kv_length, q_offset, kv_offset,
+             device):
+    """dil wants the last query at the last key. A static cache has room behind
+    it, which `lengths` leaves out; None: no such room, or no matter."""
+    if not mask.causal and mask.chunk is None and \
+            (mask.left, mask.right) == (None, None):
+        return None
+    end = q_offset + q_length - kv_offset
+    if isinstance(end, torch.Tensor):  # as a compiled cache has it
+        return end.to(device, torch.int32).repeat(batch_size)
+    if end == kv_length:
+        return None
+    if end > kv_length or not mask.causal:
+        _refuse(f"{q_length} queries from position {q_offset} over {kv_length} "
+                f"keys from position {kv_offset}: dil wants the last query at "
+                "the last key")
+    return torch.full((batch_size,), end, dtype=torch.int32, device=device)
 
 
 def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0,
           mask_function=masking_utils.causal_mask_function, attention_mask=None,
-          **rest):
+          device="cpu", **rest):
     """What transformers calls to make a mask."""
     if isinstance(attention_mask, Mask):  # made ahead by generate()
         return attention_mask
     mask = Mask(shape=(batch_size, 1, q_length, kv_length))
     _read(mask_function, mask)
-    # dil aligns queries with the end of the keys; a static cache has room
-    # behind.
-    behind = kv_offset + kv_length - int(q_offset) - q_length
-    places = mask.causal or mask.chunk is not None or \
-        (mask.left, mask.right) != (None, None)
-    if places and (behind < 0 or behind > 0 and not mask.causal):
-        _refuse(f"{q_length} queries from position {int(q_offset)} over "
-                f"{kv_length} keys from position {kv_offset}: dil wants the "
-                "last query at the last key")
-    if places and behind > 0:
-        mask.keys = kv_length - behind
-        kv_length = mask.keys
+    mask.lengths = _lengths(mask, batch_size, q_length, kv_length, q_offset,
+                            kv_offset, device)
     mask.padding = _padding(attention_mask, kv_offset, kv_length)
     if mask.start is not None:  # positions count from the first key of the call
         mask.start = (mask.start - kv_offset).to(torch.int32)
@@ -271,8 +283,6 @@ def _attend(plan, name, module, query, key, value, attention_mask, dropout=0.0,
                 'attn_implementation="eager"')
     mask = _must_be_mask(module, attention_mask, query, key, sliding_window,
                          is_causal)
-    if mask.keys is not None:
-        key, value = key[:, :, :mask.keys], value[:, :, :mask.keys]
     inputs = _inputs(mask, s_aux)
     scaling = query.shape[3] ** -0.5 if scaling is None else float(scaling)
     if plan is None:
@@ -284,7 +294,7 @@ def _attend(plan, name, module, query, key, value, attention_mask, dropout=0.0,
         chosen, scale = plan, scaling if plan.takes_scale else None
     o = attention(query.transpose(1, 2), key.transpose(1, 2),
                   value.transpose(1, 2), chosen, inputs=inputs, scale=scale,
-                  train=dropout > 0)
+                  lengths=mask.lengths, train=dropout > 0)
     return o, None
 
 
