@@ -3,7 +3,9 @@
 # the library that python3 loads.
 DIL_LIBRARY=$BUILD/libdil.so
 DIL_MODULE_DIR=$BUILD
-export DIL_LIBRARY DIL_MODULE_DIR
+# PyTorch's threads must not spin where dil's threads want the cores.
+OMP_WAIT_POLICY=passive
+export DIL_LIBRARY DIL_MODULE_DIR OMP_WAIT_POLICY
 
 leave_unless_python() { # suite, module...: ends the script where one lacks
   leave_sanitized "$1"
