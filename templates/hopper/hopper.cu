@@ -168,6 +168,9 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
               "as the host counts");
 
 #include "templates/hopper/hopper_stream.cuh"
+#if PAIRWISE || DROPS
+#include "templates/hopper/hopper_single.cuh"
+#endif
 #if DROPS
 #include "templates/hopper/hopper_drop.cuh"
 #endif

@@ -112,6 +112,10 @@ DEVICE float own_bias(const consumer &c, int4 m) {
   bool once = TILE_PACKING && own_flags(c, m) & 1 << BLOCK_ONCE;
   return once ? 0 : __int_as_float(m.y);
 }
+// Returns the number of hidden keys in the block before.
+DEVICE int hidden_before(int4 m) {
+  return DROPS ? m.x >> BLOCK_HIDDEN & 511 : m.x >> BLOCK_HIDDEN;
+}
 // The slot of a block's tile; and of the tile that the previous block belongs
 // to.
 DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
@@ -294,15 +298,30 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
         own_words(c, m, block));
 }
 
+// Multiplies a block's values without overlap, one key at a time if some are not
+// finite (`bad`) and dropout may have taken their weights.
+DEVICE void add_values(const consumer &c, fragments &f,
+                       const ring<STAGES> &block, bool bad) {
+  wait_values(c, block);
+#if PAIRWISE || DROPS
+  if (bad) {
+    add_values_singly(f.o, f.p, c.base + AT_VALUE + block.stage() * VALUE_BYTES);
+    named_barrier_sync(8 + c.group, 128); // all warps have read the values
+    return;
+  }
+#endif
+  settle(f.o);
+  multiply_values(f.o, f.p, value_descriptor(c, block.stage()));
+  mma_wait<0>();
+  settle(f.o);
+}
+
 // Multiplies the values of a block that no other block follows. With
 // DELAYED_RELEASE the next block releases their stage.
 DEVICE void last_values(const consumer &c, fragments &f,
                         const ring<STAGES> &before) {
-  wait_values(c, before);
-  settle(f.o);
-  multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
-  mma_wait<0>();
-  settle(f.o);
+  bool bad = DROPS && shared_word(message_of(c.base, before.slot())) & BLOCK_BAD;
+  add_values(c, f, before, bad);
   if (!DELAYED_RELEASE) release_values(c, before);
 }
 
@@ -333,7 +352,7 @@ DEVICE bool close_stream(const consumer &c, int4 m, const ring<STAGES> &before,
                          bool first) {
   bool fresh = m.x & BLOCK_NEW;
   if (first) return true;
-  clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
+  clear_hidden(c, hidden_before(m), before);
   if (fresh || !takes(c, m)) release_queries(c, tile_before(m));
   return takes(c, m) && (QUERY_STAGES > 1 || !fresh);
 }
@@ -382,7 +401,17 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       m = shared_load(message_of(c.base, block.slot()));
       if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
         ends = !close_stream(c, m, before, first);
+        bool bad = DROPS && !first && m.x & BLOCK_BAD_BEFORE;
+        ends |= bad && m.x & BLOCK_NEW;
         if (ends) break;
+#if DROPS
+        if (bad) {
+          add_values(c, f, before, true);
+          release_values(c, before);
+          begin_block<false>(c, f, m, q, block);
+          continue;
+        }
+#endif
         q = query_descriptor(c, tile_of(m));
         wait_queries(c, tile_of(m)); // already loaded, unless the tile is new
       }

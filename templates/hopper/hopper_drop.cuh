@@ -1,36 +1,48 @@
 // hopper_drop.cuh - dropout: random words of rows and keys.
 //
 // A first launch draws the words of all keys into memory, since each serves
-// many tiles. In: messages of tiles and blocks. Out: the words of a tile's rows
-// and of a block's keys in shared memory. The warp that loads values brings
-// them there for all warpgroups; a consumer reads those of its own rows and
-// columns.
+// many tiles, and looks at their values. In: messages of tiles and blocks. Out:
+// the words of a tile's rows and of a block's keys in shared memory, and
+// messages that tell of values that are not finite. The warp that loads values
+// brings them there for all warpgroups; a consumer reads those of its own rows
+// and columns.
 #pragma once
 
 // ---- the first launch ------------------------------------------------------
 
-// Draws the words of all keys. A thread block takes a piece of one head after
-// the other.
+// Returns whether a key's value holds NaN or an infinity.
+DEVICE bool is_bad_value(const unsigned short *value) {
+  u32 sum = 0;
+#pragma unroll 8
+  for (int i = 0; i < VALUE_DIM; i += 8)
+    add_nothing(sum, *(const int4 *)(value + i));
+  return sum & 0x7fff7fff;
+}
+
+// Draws the words of all keys, and looks at their values. A thread block takes
+// a piece of one head after the other.
 DEVICE void draw_words(const hopper_launch &run) {
-  int keys = run.key_high - run.key_low,
-      pieces = (keys + THREADS - 1) / THREADS;
+  int keys = run.key_high - run.key_low;
+  int pieces = (keys + THREADS - 1) / THREADS;
   long long all = (long long)run.batches * run.heads * pieces;
 #pragma unroll 1
   for (long long n = blockIdx.x; n < all; n += grid_size()) {
     long long row = n / pieces;
     int key = int(n - row * pieces) * THREADS + int(thread_index());
     int b = int(row / run.heads), h = int(row - (long long)b * run.heads);
-    if (key < keys)
-      run.words[row * keys + key] =
-          dil_drop_word(DIL_DROP_KEY, b + run.batch, h + run.head,
-                        run.key_low + key, run.seed_low, run.seed_high);
+    if (key >= keys) continue;
+    u32 word = dil_drop_word(DIL_DROP_KEY, b + run.batch, h + run.head,
+                             run.key_low + key, run.seed_low, run.seed_high);
+    bool bad = is_bad_value(run.v_data + b * run.v_batch +
+                            h / run.group * run.v_head + key * run.v_row);
+    *(uint2 *)(run.words + (row * keys + key) * 2) = {word, bad};
   }
 }
 
 // ---- the producer ----------------------------------------------------------
 
-// Returns where a key of a block has its word: a thread reads those of keys 16 n
-// + 2 c, + 1, + 8 and + 9 at once.
+// Returns where a key of a block has its word. A thread reads those of keys
+// 16 n + 2 c, + 1, + 8 and + 9 at once.
 DEVICE u32 key_word_at(u32 key) {
   return (key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2) * 4;
 }
@@ -60,32 +72,38 @@ DEVICE void draw_rows(const hopper_launch &run, u32 base, u32 tile) {
   }
 }
 
-// Copies the words of a block's keys. Those behind the last key may be any.
-DEVICE void copy_keys(const hopper_launch &run, u32 base, u32 slot, u32 tile) {
+// Copies the words of a block's keys. Returns whether a value of these keys is
+// not finite. The words behind the last key may be any.
+DEVICE bool copy_keys(const hopper_launch &run, u32 base, u32 slot, u32 tile) {
   const u32 count = (TILE_KEYS + 31) / 32;
   u32 lane = thread_index() % 32, words = key_words_of(base, slot);
   u32 message = message_of(base, slot);
   int keys = run.key_high - run.key_low, step = shared_word(message + 28);
   int first = shared_word(message + 8) - run.key_low;
+  u32 visible = shared_word(message + 24);
   message = base + AT_TILE + tile * TILE_BYTES;
-  const unsigned *from =
-      run.words + ((long long)shared_word(message + 28) * run.heads +
-                   shared_word(message + 12)) *
-                      keys;
-  u32 word[count];
+  long long row = (long long)shared_word(message + 28) * run.heads +
+                  shared_word(message + 12);
+  const uint2 *from = (const uint2 *)run.words + row * keys;
+  uint2 word[count];
+  bool bad = false;
 #pragma unroll
   for (u32 i = 0; i < count; i++)
     word[i] = from[min(first + int(lane + 32 * i) * step, keys - 1)];
 #pragma unroll
-  for (u32 i = 0; i < count; i++)
+  for (u32 i = 0; i < count; i++) {
+    bad |= lane + 32 * i < visible && word[i].y;
     if (TILE_KEYS % 32 == 0 || lane + 32 * i < TILE_KEYS)
-      shared_set(words + key_word_at(lane + 32 * i), word[i]);
+      shared_set(words + key_word_at(lane + 32 * i), word[i].x);
+  }
+  return __any_sync(~0u, bad);
 }
 
 // Brings all words of a block before its keys count as loaded: the mbarriers of
-// queries and keys wait for them.
-DEVICE void load_words(const hopper_launch &run, u32 base, u32 slot,
-                       u32 phase) {
+// queries and keys wait for them. `bad` is whether a value of the previous
+// block is not finite, and becomes that of this one; the message says both.
+DEVICE void load_words(const hopper_launch &run, u32 base, u32 slot, u32 phase,
+                       bool &bad) {
   u32 stage = slot % STAGES;
   int flags = shared_word(message_of(base, slot));
   u32 tile = flags >> BLOCK_TILE & (TILE_SLOTS - 1);
@@ -95,10 +113,14 @@ DEVICE void load_words(const hopper_launch &run, u32 base, u32 slot,
     __syncwarp();
     if (lead) barrier_arrive(base + AT_QUERY_FULL + 8 * query_stage(tile));
   }
-  copy_keys(run, base, slot, tile);
+  if (bad) flags |= BLOCK_BAD_BEFORE;
+  bad = copy_keys(run, base, slot, tile);
+  if (bad) flags |= BLOCK_BAD;
   barrier_wait(base + AT_KEY_EMPTY + 8 * stage, phase);
   __syncwarp();
-  if (lead) barrier_arrive(base + AT_KEY_FULL + 8 * stage);
+  if (!lead) return;
+  if (!PAIRWISE) shared_set(message_of(base, slot), flags);
+  barrier_arrive(base + AT_KEY_FULL + 8 * stage);
 }
 
 // ---- the consumers ---------------------------------------------------------

@@ -33,7 +33,7 @@ enum {
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
   HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
   HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
-  HOPPER_LAUNCH_BYTES = 27968 /* of hopper_launch; C and CUDA C both check it */
+  HOPPER_LAUNCH_BYTES = 28032 /* of hopper_launch; C and CUDA C both check it */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -243,8 +243,11 @@ typedef struct hopper_launch {
                                    the weights that stay */
   unsigned zero;               /* 0, which the kernel's compiler does not know */
   int draws;                   /* bool: this launch only draws `words` */
-  unsigned *words;             /* [batches, heads, key_high - key_low]: the
-                                  random words of keys */
+  unsigned *words;             /* [batches, heads, key_high - key_low, 2]: the
+                                  random words of keys, and whether a key's
+                                  value is not finite */
+  const unsigned short *v_data; /* the values, for that launch */
+  long long v_batch, v_row, v_head;
   dil_device_input input[16];
 } hopper_launch;
 

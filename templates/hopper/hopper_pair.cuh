@@ -12,11 +12,6 @@
 // weight of 0 times this value is NaN, and a sum keeps a NaN. The whole
 // warpgroup calls this.
 DEVICE bool has_bad_values(u32 values, int keys, int group) {
-#if ELEMENT == 1
-#define TIMES_ZERO "fma.rn.bf16x2 %0, %1, %2, %0;"
-#else
-#define TIMES_ZERO "fma.rn.f16x2 %0, %1, %2, %0;"
-#endif
   u32 sum = 0, bad;
 #pragma unroll 1
   for (u32 end = values + VALUE_BYTES; values < end;
@@ -24,11 +19,7 @@ DEVICE bool has_bad_values(u32 values, int keys, int group) {
 #pragma unroll 4
     for (int i = thread_index() % 128 * 16; i < keys * VALUE_CHUNK * 2;
          i += 128 * 16) {
-      int4 x = shared_load(values + i);
-      asm(TIMES_ZERO : "+r"(sum) : "r"(x.x), "r"(0));
-      asm(TIMES_ZERO : "+r"(sum) : "r"(x.y), "r"(0));
-      asm(TIMES_ZERO : "+r"(sum) : "r"(x.z), "r"(0));
-      asm(TIMES_ZERO : "+r"(sum) : "r"(x.w), "r"(0));
+      add_nothing(sum, shared_load(values + i));
     }
   asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\n"
                "bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
@@ -38,67 +29,13 @@ DEVICE bool has_bad_values(u32 values, int keys, int group) {
   return bad;
 }
 
-DEVICE float low_half(u32 both) {
-  return ELEMENT == 1 ? __uint_as_float(both << 16) : dil_from_f16(both);
-}
-DEVICE float high_half(u32 both) {
-  return ELEMENT == 1 ? __uint_as_float(both & 0xffff0000)
-                      : dil_from_f16(both >> 16);
-}
-
-// O += P V one key at a time, without the products of weight 0.
-DEVICE void add_values_singly(fragments &f, u32 values) {
-  const int width = VALUE_CHUNK * 2;
-  u32 lane = thread_index() % 32, c = lane % 4;
-#pragma unroll 1
-  for (u32 key = 0; key < TILE_KEYS; key++) {
-    u32 mine0 = 0, mine1 = 0; // the key's weights, if this lane holds them
-#pragma unroll
-    for (int g = 0; g < TILE_KEYS / 8; g++) {
-      u32 here = key / 8 == g ? ~0u : 0;
-      mine0 |= here & f.p[2 * g];
-      mine1 |= here & f.p[2 * g + 1];
-    }
-    u32 owner = (lane & ~3) | (key / 2 & 3);
-    mine0 = __shfl_sync(~0u, mine0, owner);
-    mine1 = __shfl_sync(~0u, mine1, owner);
-    float w0 = key & 1 ? high_half(mine0) : low_half(mine0);
-    float w1 = key & 1 ? high_half(mine1) : low_half(mine1);
-    u32 row = values + key * width + c * 4;
-    u32 swizzle = width == 128 ? key & 7 : key >> 1 & 3;
-#pragma unroll
-    for (int g = 0; g < VALUE_WIDTH / 8; g++) {
-      u32 unit = g % (VALUE_CHUNK / 8) ^ swizzle;
-      u32 v = shared_word(row + g / (VALUE_CHUNK / 8) * (TILE_KEYS * width) +
-                          unit * 16);
-      if (w0 != 0) {
-        f.o[4 * g] += w0 * low_half(v);
-        f.o[4 * g + 1] += w0 * high_half(v);
-      }
-      if (w1 != 0) {
-        f.o[4 * g + 2] += w1 * low_half(v);
-        f.o[4 * g + 3] += w1 * high_half(v);
-      }
-    }
-  }
-}
-
 // ---- the loop --------------------------------------------------------------
 
 // Multiplies the pending weights with their values, without overlap. `bad`:
 // these values are not finite.
 DEVICE void drain(const consumer &c, fragments &f, const ring<STAGES> &before,
                   bool bad) {
-  wait_values(c, before);
-  if (bad) {
-    add_values_singly(f, c.base + AT_VALUE + before.stage() * VALUE_BYTES);
-    named_barrier_sync(8 + c.group, 128); // all warps have read the values
-  } else {
-    settle(f.o);
-    multiply_values(f.o, f.p, value_descriptor(c, before.stage()));
-    mma_wait<0>();
-    settle(f.o);
-  }
+  add_values(c, f, before, bad);
   release_values(c, before);
 }
 
@@ -116,11 +53,11 @@ DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
                        const ring<STAGES> &before) {
   bool bad = false;
   if (p.pending) {
-    clear_hidden(c, m.x >> BLOCK_HIDDEN, before);
+    clear_hidden(c, hidden_before(m), before);
     if (p.asked) {
       wait_values(c, before);
       bad = has_bad_values(c.base + AT_VALUE + before.stage() * VALUE_BYTES,
-                           TILE_KEYS - (m.x >> BLOCK_HIDDEN), c.group);
+                           TILE_KEYS - (hidden_before(m)), c.group);
     }
     if (bad || !takes(c, m)) {
       drain(c, f, before, bad);

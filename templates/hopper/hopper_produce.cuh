@@ -384,13 +384,16 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
 // a block later than those of keys, and the keys must not wait for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
   bool lead = !DROPS || thread_index() % 32 == 0;
+#if DROPS
+  bool bad = false; // a value of the last block is not finite
+#endif
   for (ring<2 * STAGES> sent = {0};; sent.next()) {
     u32 slot = sent.stage(), stage = slot % STAGES, phase = slot / STAGES;
     u32 message = message_of(base, slot);
     barrier_wait(base + AT_MESSAGE_FULL + 8 * slot, sent.phase());
     if (shared_word(message) & BLOCK_END) break;
 #if DROPS
-    load_words(run, base, slot, phase ^ 1);
+    load_words(run, base, slot, phase ^ 1, bad);
 #endif
     if (lead)
       load_tile<VALUE_WIDTH, VALUE_CHUNK>(

@@ -45,7 +45,9 @@ enum {
   BLOCK_TAKES = 8,      // shift: warpgroups that take part
   BLOCK_ONCE = 12,      // shift: warpgroups that ignore the bias
   BLOCK_MASKS = 16,     // shift: warpgroups that must mask
-  BLOCK_HIDDEN = 20     // shift: hidden keys in the previous block
+  BLOCK_HIDDEN = 20,    // shift: hidden keys in the previous block
+  BLOCK_BAD = 1 << 29,  // with dropout: a value of this block is not finite
+  BLOCK_BAD_BEFORE = 1 << 30 // the same of the previous block
 };
 DEVICE void message_arrive(u32 base, u32 slot) {
   barrier_arrive(base + AT_MESSAGE_FULL + slot * 8);

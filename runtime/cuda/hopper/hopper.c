@@ -27,7 +27,7 @@ _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
                    offsetof(hopper_launch, state_o) == 23960 &&
                    offsetof(hopper_launch, live) == 23996 &&
                    offsetof(hopper_launch, counters) == 26624 &&
-                   offsetof(hopper_launch, input) == 26680,
+                   offsetof(hopper_launch, input) == 26712,
                "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -293,12 +293,13 @@ static void hopper_estimate(const cuda_run *r, int32_t pass,
   hopper_count(table, &s.launch, code->about.tile_keys, out);
 }
 
-/* Dropout needs room for the random words of all keys. */
+/* Dropout needs room for two words of each key. */
 static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
                                 const cuda_code *code) {
   (void)pass;
   if (!code->about.knob[HOPPER_KNOB_DROPS]) return 0;
-  return r->B * r->table->heads * cuda_keys(r).count * (int64_t)sizeof(unsigned);
+  return r->B * r->table->heads * cuda_keys(r).count * 2 *
+         (int64_t)sizeof(unsigned);
 }
 
 /* Draws these words, which the launch reads. */
@@ -306,6 +307,10 @@ static dil_status hopper_draw(const cuda_run *r, const cuda_code *code,
                               hopper_launch *l) {
   if (!code->about.knob[HOPPER_KNOB_DROPS]) return DIL_OK;
   l->words = (unsigned *)r->workspace;
+  l->v_data = r->call->v.data;
+  l->v_batch = r->call->v.stride[0];
+  l->v_row = r->call->v.stride[1];
+  l->v_head = r->call->v.stride[2];
   l->draws = true;
   dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
                                   code->about.threads, code->about.shared, l);

@@ -5,6 +5,7 @@
 #include "tests/support/gpu.h"
 #include "tests/support/suite.h"
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,16 @@ static const kernel_case cases[] = {
                  "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
 };
+/* Some values are not finite: dropped pairs must not read them. */
+static double bad_values(int32_t tensor, const int64_t *at, double number) {
+  static const double bad[] = {NAN, INFINITY, -INFINITY};
+  bool here = at[1] % 97 == 9 && at[3] == at[1] % 3;
+  return tensor == 2 && here ? bad[at[1] % 3] : number;
+}
+#define BAD(b, n, m, how) \
+  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
+   .element = bad_values}
+
 /* Patterns with dropout: calls that train, and the same that do not. */
 static const kernel_case dropping[] = {
     {P(BF16(64), "dropout 0.3; causal; branch { }"), 0, SHAPE(2, 700, 700, 1)},
@@ -248,6 +259,13 @@ static const kernel_case dropping[] = {
     {P(BF16(64), "dropout 0.3; " THREE), 0, SHAPE(1, 1500, 1100, 0)},
     {P(BF16(64), "dropout 0.3; sink 0.5; causal; branch { }"), 0,
      SHAPE(2, 401, 700, 1)},
+    /* values that are not finite */
+    {P(BF16(64), "dropout 0.3; branch { }"), 0, BAD(2, 500, 700, 1)},
+    {P("heads 4 kv 2; head_dim 32; dtype f16;", "dropout 0.5; " LONG), 0,
+     BAD(1, 2500, 2500, 0)},
+    {P(F16(128), "dropout 0.1; " THREE), FORCE_CHAIN, BAD(1, 1100, 1100, 0)},
+    {P(BF16(256), "dropout 0.3; branch { segment 300; }"), 0,
+     BAD(1, 500, 600, 0)},
     /* masks and scores, unions of windows */
     {P(BF16(64), "dropout 0.3; causal; mask (i - j) % 3 != 1; branch { }"), 0,
      SHAPE(1, 500, 500, 0)},
