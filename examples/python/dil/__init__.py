@@ -549,7 +549,7 @@ def _slots_of(lse, lengths, inputs):
 
 def _run_by_ctypes(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale,
                    stream):
-    """Whether the call has run; as _call.run."""
+    """As _call.run, but outputs must be given."""
     slots = _slots_of(lse is not None, lengths is not None, len(inputs))
     if slots.busy:
         return False
@@ -837,30 +837,34 @@ class Kernel(_Owned):
         requires a gradient is refused, but under torch.no_grad().
         Returns the output, or the output and lse.
         """
-        ordered, number = self._ordered(inputs), self._scale(scale)
-        if out is None:
-            _must_be_rows("q", q)
-            out = _like(q, tuple(q.shape[:3]) + (self.value_dim,), None)
-        if lse is True:
-            _must_be_rows("q", q)
-            lse = _like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
-        elif lse is False:
+        if lse is False:
             lse = None
-        call = (q, k, v, out, lse, lengths, ordered, train, seed, number, stream)
-        if _want_gradients(q, k, v, out, *ordered) or not self._run_quickly(*call):
-            self._run_at_length(*call)
+        call = (q, k, v, out, lse, lengths, self._ordered(inputs), train, seed,
+                self._scale(scale), stream)
+        made = (not _want_gradients(q, k, v, out, *call[6])
+                and self._run_quickly(*call)) or self._run_at_length(*call)
+        if made is not True:
+            out = out if out is not None else made[0]
+            lse = made[1] if lse is True else lse
         return out if lse is None else (out, lse)
 
     def _run_quickly(self, q, *rest):
-        """Whether the call has run."""
+        """As _call.run: True, or o and lse where it made them, or False."""
         return _is_quick(type(q)) and _run(self._handle, q, *rest)
 
     def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
                        stream):
+        """o and lse, which are made where they are None and True."""
+        _must_be_rows("q", q)
+        if o is None:
+            o = _like(q, tuple(q.shape[:3]) + (self.value_dim,), None)
+        if lse is True:
+            lse = _like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
         views = _Views(self, stream)
         arguments = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
                                     scale)
         _must(_kernel_run(self._handle, ctypes.addressof(arguments)))
+        return o, lse
 
     def _has_gradient(self, index):
         info, sizes = _TensorInfo(), _Sizes(1, 1, 1)

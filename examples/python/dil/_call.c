@@ -2,9 +2,9 @@
  * their DLTensors through the C exchange table of DLPack 1.3 that their type
  * has, `type(x).__dlpack_c_exchange_api__`.
  *
- * In: a kernel's handle and tensors. Out: True, or False where this way cannot
- * take the call or dil refused it; the caller then takes the long way, which
- * says why. The module knows CPython's limited API alone and is linked to
+ * In: a kernel's handle and tensors. Out: True, or o and lse where these are
+ * made here; or False where this way cannot take the call or dil refused it:
+ * the caller then takes the long way, which says why. The module knows CPython's limited API alone and is linked to
  * nothing of dil or PyTorch: dil/__init__.py hands it the functions. */
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
@@ -15,7 +15,11 @@
 typedef struct exchange_table {
   uint32_t major, minor;
   const struct exchange_table *older; /* of another major version, or NULL */
-  void (*allocate)(void), (*managed_from)(void), (*managed_to)(void);
+  int (*allocate)(DLTensor *like, DLManagedTensorVersioned **made, void *user,
+                  void (*refuse)(void *user, const char *kind,
+                                 const char *text));
+  void (*managed_from)(void);
+  int (*managed_to)(DLManagedTensorVersioned *managed, void **tensor);
   int (*view)(void *tensor, DLTensor *view); /* borrowed; 0, or an exception */
   int (*current_stream)(DLDeviceType kind, int32_t device, void **stream);
 } exchange_table;
@@ -58,6 +62,38 @@ static int view_add(views *v, PyObject *tensor, DLTensor **view) {
   return 0;
 }
 
+/* ---- outputs ------------------------------------------------------------- */
+
+static void be_silent(void *user, const char *kind, const char *text) {
+  (void)user, (void)kind, (void)text; /* the long way says it */
+}
+
+/* An empty tensor beside `like`; NULL where its owner makes none. */
+static PyObject *tensor_make(const views *v, const DLTensor *like, int rank,
+                             int64_t *shape, DLDataType type) {
+  DLTensor wanted = {.device = like->device, .ndim = rank, .dtype = type,
+                     .shape = shape};
+  DLManagedTensorVersioned *managed;
+  void *made;
+  if (!v->table->allocate(&wanted, &managed, NULL, be_silent) &&
+      !v->table->managed_to(managed, &made))
+    return made;
+  PyErr_Clear();
+  return NULL;
+}
+
+/* o [B, N, H, Dv] of a call, or its lse [B, H, N]. */
+static PyObject *output_make(const views *v, const DLTensor *q,
+                             const DLTensor *value) {
+  int64_t shape[] = {q->shape[0], q->shape[1], q->shape[2], value->shape[3]};
+  return tensor_make(v, q, 4, shape, q->dtype);
+}
+
+static PyObject *lse_make(const views *v, const DLTensor *q) {
+  int64_t shape[] = {q->shape[0], q->shape[2], q->shape[1]};
+  return tensor_make(v, q, 3, shape, (DLDataType){kDLFloat, 32, 1});
+}
+
 /* A GPU's call joins the stream on which the tensors' owner works. */
 static int is_stream_current(const views *v, const DLDevice *device,
                              const void *stream) {
@@ -92,34 +128,76 @@ static int read_numbers(PyObject *const *given, dil_arguments *a) {
   return !PyErr_Occurred();
 }
 
+/* What a call borrows while it runs, and the outputs that it makes. */
+typedef struct call {
+  views views;
+  dil_arguments arguments;
+  DLTensor *view[LENGTHS + 1], *inputs[INPUTS_MAX];
+  PyObject *o, *lse; /* NULL: given, or not wanted */
+} call;
+
+/* Makes o where it is None, and lse where it is True. */
+static int add_outputs(call *c, PyObject *const *given) {
+  const DLTensor *q = c->view[Q], *v = c->view[V];
+  if (given[O] == Py_None) {
+    if (q->ndim != 4 || !v || v->ndim != 4) return 0;
+    c->o = output_make(&c->views, q, v);
+    if (!c->o || !view_add(&c->views, c->o, &c->view[O])) return 0;
+  }
+  if (given[LSE] != Py_True) return 1;
+  c->lse = q->ndim == 4 ? lse_make(&c->views, q) : NULL;
+  return c->lse && view_add(&c->views, c->lse, &c->view[LSE]);
+}
+
+static int call_read(call *c, PyObject *const *given) {
+  dil_arguments *a = &c->arguments;
+  for (int i = Q; i <= LENGTHS; i++)
+    if (given[i] != Py_True && !view_add(&c->views, given[i], &c->view[i]))
+      return 0;
+  if (!c->view[Q] || !add_inputs(&c->views, given[INPUTS], c->inputs,
+                                 &a->input_count) ||
+      !is_stream_current(&c->views, &c->view[Q]->device, a->stream) ||
+      !add_outputs(c, given))
+    return 0;
+  a->q = c->view[Q], a->k = c->view[K], a->v = c->view[V];
+  a->o = c->view[O], a->lse = c->view[LSE], a->lengths = c->view[LENGTHS];
+  a->inputs = (const DLTensor *const *)c->inputs;
+  return 1;
+}
+
+/* True, or what was made; None stands for an lse that is not wanted. */
+static PyObject *call_result(const call *c) {
+  if (!c->o && !c->lse) return PyBool_FromLong(1);
+  return PyTuple_Pack(2, c->o ? c->o : Py_None, c->lse ? c->lse : Py_None);
+}
+
 static PyObject *call_run(PyObject *self, PyObject *const *given,
                           Py_ssize_t count) {
-  views v = {.count = 0};
-  DLTensor *view[6], *inputs[INPUTS_MAX];
-  dil_arguments a = DIL_ARGUMENTS_INIT;
-  int good = 1;
+  call c;
   (void)self;
   if (count != ARGUMENTS) {
     PyErr_SetString(PyExc_TypeError, "a call has 12 arguments");
     return NULL;
   }
+  c.views.table = NULL;
+  c.views.count = 0;
+  c.arguments = (dil_arguments)DIL_ARGUMENTS_INIT;
+  memset(c.view, 0, sizeof c.view);
+  c.o = c.lse = NULL;
   dil_kernel *kernel = PyLong_AsVoidPtr(given[KERNEL]);
-  if (!kernel || !read_numbers(given, &a)) return NULL;
-  for (int i = 0; good && i < 6; i++)
-    good = view_add(&v, given[Q + i], &view[i]);
-  if (!good || !add_inputs(&v, given[INPUTS], inputs, &a.input_count) ||
-      !view[0] || !is_stream_current(&v, &view[0]->device, a.stream)) {
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_FALSE;
+  if (!kernel || !read_numbers(given, &c.arguments)) return NULL;
+  dil_status status = DIL_USAGE;
+  if (call_read(&c, given)) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = kernel_run(kernel, &c.arguments);
+    Py_END_ALLOW_THREADS;
   }
-  a.q = view[0], a.k = view[1], a.v = view[2];
-  a.o = view[3], a.lse = view[4], a.lengths = view[5];
-  a.inputs = (const DLTensor *const *)inputs;
-  dil_status status;
-  Py_BEGIN_ALLOW_THREADS;
-  status = kernel_run(kernel, &a);
-  Py_END_ALLOW_THREADS;
-  return PyBool_FromLong(status == DIL_OK);
+  PyObject *result = status == DIL_OK      ? call_result(&c)
+                     : PyErr_Occurred() ? NULL
+                                        : PyBool_FromLong(0);
+  Py_XDECREF(c.o);
+  Py_XDECREF(c.lse);
+  return result;
 }
 
 /* ---- the module ---------------------------------------------------------- */
@@ -154,7 +232,8 @@ static PyMethodDef methods[] = {
     {"connect", call_connect, METH_O, "connect(address of dil_kernel_run)"},
     {"use", call_use, METH_VARARGS, "use(type, its exchange table)"},
     {"run", (PyCFunction)(void (*)(void))call_run, METH_FASTCALL,
-     "run(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale, stream)"},
+     "run(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale, stream): "
+     "o None and lse True are made"},
     {0}};
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_call", "Calls of kernels", -1, methods, 0, 0, 0, 0};

@@ -61,8 +61,6 @@ def _check(q, k, v, inputs, plan, lengths=None):
 
 
 def _output(q, v):
-    if q.shape[3] == v.shape[3]:
-        return torch.empty_like(q, memory_format=torch.contiguous_format)
     return q.new_empty((*q.shape[:3], v.shape[3]))
 
 
@@ -93,17 +91,17 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
     except (ValueError, IndexError):  # of a shape
         _check(q, k, v, inputs, plan, lengths)
         raise
-    o = _output(q, v)
-    lse = _log_sums(plan, q) if wants_lse else None
-    written = lse if plan.has_lse else None
-    call = (q, k, v, o, written, lengths, inputs, train,
-            0 if seed is None else _seed(q, plan, seed, train),
+    call = (q, k, v, None, True if wants_lse and plan.has_lse else None, lengths,
+            inputs, train, 0 if seed is None else _seed(q, plan, seed, train),
             kernel._scale(scale), _stream(q))
-    if not kernel._run_quickly(*call):
+    made = kernel._run_quickly(*call)
+    if not made:
         _check(q, k, v, inputs, plan, lengths)
         with torch.no_grad():  # autograd is above
-            kernel._run_at_length(*call)
-    return o, lse
+            made = kernel._run_at_length(*call)
+    if wants_lse and not plan.has_lse:
+        made = made[0], _log_sums(plan, q)
+    return made
 
 
 def _attention(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
