@@ -801,8 +801,6 @@ class Kernel(_Owned):
 
     def _ordered(self, given):
         """The inputs of a call, in the kernel's order."""
-        if not given and not self.input_names:
-            return ()
         given = given or {}
         for name in given:
             if name not in self.input_names:
@@ -839,18 +837,15 @@ class Kernel(_Owned):
         """
         if lse is False:
             lse = None
-        call = (q, k, v, out, lse, lengths, self._ordered(inputs), train, seed,
+        given = self._ordered(inputs) if inputs or self.input_names else ()
+        call = (q, k, v, out, lse, lengths, given, train, seed,
                 self._scale(scale), stream)
-        made = (not _want_gradients(q, k, v, out, *call[6])
-                and self._run_quickly(*call)) or self._run_at_length(*call)
+        made = (_is_quick(type(q)) and not _want_gradients(q, k, v, out, *given)
+                and _run(self._handle, *call)) or self._run_at_length(*call)
         if made is not True:
             out = out if out is not None else made[0]
             lse = made[1] if lse is True else lse
         return out if lse is None else (out, lse)
-
-    def _run_quickly(self, q, *rest):
-        """As _call.run: True, or o and lse where it made them, or False."""
-        return _is_quick(type(q)) and _run(self._handle, q, *rest)
 
     def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
                        stream):

@@ -27,6 +27,8 @@ def _named(source):
 
 def _in_order(name, input_names, given):
     """The inputs of a call in the plan's order."""
+    if not given and not input_names:
+        return ()
     given = given or {}
     for key in given:
         if key not in input_names:
@@ -39,8 +41,6 @@ def _in_order(name, input_names, given):
 
 
 def _lengths(lengths, q):
-    if lengths is None:
-        return None
     if not isinstance(lengths, _torch.Tensor):
         lengths = _torch.tensor(lengths, device=q.device)
     if lengths.dtype == _torch.int64:  # what does not fit stays outside 0..M
@@ -77,8 +77,9 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     else:
         name, names, drops = _named(plan)
     o, log_sums = ops.attend(
-        q, k, v, _in_order(name, names, inputs), name, _lengths(lengths, q),
-        scale, _seed(seed) if train and drops else None, train, lse)
+        q, k, v, _in_order(name, names, inputs), name,
+        None if lengths is None else _lengths(lengths, q), scale,
+        _seed(seed) if train and drops else None, train, lse)
     return (o, log_sums) if lse else o
 
 

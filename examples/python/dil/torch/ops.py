@@ -10,6 +10,7 @@ dispatcher out where nothing but autograd looks at a call.
 import torch
 from torch import _C, library
 
+import dil
 from dil import Error
 from .plan import named
 
@@ -72,7 +73,7 @@ def _log_sums(plan, q):
 
 def _stream(q):
     """The handle of the stream on which PyTorch works."""
-    return _C._cuda_getCurrentRawStream(q.device.index) if q.is_cuda else None
+    return _C._cuda_getCurrentRawStream(q.device.index)
 
 
 def _seed(q, plan, seed, train):
@@ -93,8 +94,9 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
         raise
     call = (q, k, v, None, True if wants_lse and plan.has_lse else None, lengths,
             inputs, train, 0 if seed is None else _seed(q, plan, seed, train),
-            kernel._scale(scale), _stream(q))
-    made = kernel._run_quickly(*call)
+            kernel._scale(scale),
+            _stream(q) if q.is_cuda else None)
+    made = dil._is_quick(type(q)) and dil._run(kernel._handle, *call)
     if not made:
         _check(q, k, v, inputs, plan, lengths)
         with torch.no_grad():  # autograd is above
@@ -143,7 +145,7 @@ def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths
             dlse=None if grad_lse is None else grad_lse.contiguous(),
             wanted=names, out=dict(zip(names, made)), lengths=lengths,
             train=train, seed=0 if seed is None else _seed(q, plan, seed, train),
-            scale=scale, stream=_stream(q))
+            scale=scale, stream=_stream(q) if q.is_cuda else None)
     return made
 
 
@@ -166,13 +168,16 @@ class _Attention(torch.autograd.Function):
     """keyset: that of the op; None: `attend` was called, without one."""
 
     @staticmethod
-    def forward(ctx, keyset, q, k, v, plan, lengths, scale, seed, train, *inputs):
-        call = q, k, v, inputs, plan, lengths, scale, seed, train
-        o, lse = _attention(*call) if keyset is None else _below(keyset, call)
+    def forward(ctx, keyset, plan, call, q, k, v, *inputs):
+        lengths, scale, seed, train = call
+        if keyset is None:
+            o, lse = _run(q, k, v, inputs, plan, *call, True)
+        else:
+            o, lse = _below(keyset, (q, k, v, inputs, plan.name, *call))
         ctx.save_for_backward(q, k, v, o, lse, lengths, seed, *inputs)
-        ctx.call = plan, scale, train
+        ctx.call = plan.name, scale, train
         ctx.set_materialize_grads(False)
-        if not named(plan).has_lse:
+        if not plan.has_lse:
             ctx.mark_non_differentiable(lse)
         return o, lse
 
@@ -181,14 +186,14 @@ class _Attention(torch.autograd.Function):
         q, k, v, o, lse, lengths, seed, *inputs = ctx.saved_tensors
         plan, scale, train = ctx.call
         needs = ctx.needs_input_grad
-        wanted = [*needs[1:4], *needs[9:]]
+        wanted = needs[3:]
         if grad_o is None and grad_lse is None:
             return (None,) * len(needs)
         made = iter(attention_backward(
             grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths, scale,
             seed, train, wanted))
         found = [next(made) if want else None for want in wanted]
-        return None, *found[:3], None, None, None, None, None, *found[3:]
+        return None, None, None, *found
 
 
 class _Gradients(torch.autograd.Function):
@@ -218,7 +223,7 @@ def _refuse_gradients(q, k, v, inputs, plan):
     if plan.no_gradients:
         raise plan.no_gradients
     for name, x, able in zip(plan.input_names, inputs,
-                             plan.differentiable_inputs):
+                             plan.differentiable_inputs) if inputs else ():
         if x.requires_grad and not able:
             _refuse(f"input '{name}' requires a gradient, and plan "
                     f"'{plan.name}' has none for it: declare the input with "
@@ -245,7 +250,7 @@ def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None
     known = named(plan)
     _check(q, k, v, inputs, known, lengths)
     _refuse_gradients(q, k, v, inputs, known)
-    return _Attention.apply(keyset, q, k, v, plan, lengths, scale, seed, train,
+    return _Attention.apply(keyset, known, (lengths, scale, seed, train), q, k, v,
                             *inputs)
 
 
@@ -322,5 +327,5 @@ def _attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
         return _run(q, k, v, tuple(inputs), known, lengths, scale, seed, train,
                     wants_lse)
     _refuse_gradients(q, k, v, inputs, known)
-    return _Attention.apply(None, q, k, v, plan, lengths, scale, seed, train,
+    return _Attention.apply(None, known, (lengths, scale, seed, train), q, k, v,
                             *inputs)
