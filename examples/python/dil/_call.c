@@ -4,8 +4,9 @@
  *
  * In: a kernel's handle and tensors. Out: True, or o and lse where these are
  * made here; or False where this way cannot take the call or dil refused it:
- * the caller then takes the long way, which says why. The module knows CPython's limited API alone and is linked to
- * nothing of dil or PyTorch: dil/__init__.py hands it the functions. */
+ * the caller then takes the long way, which says why. The module knows
+ * CPython's limited API alone and is linked to nothing of dil or PyTorch:
+ * dil/__init__.py hands it the functions. */
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
 #include "dilrt.h"
@@ -71,8 +72,8 @@ static void be_silent(void *user, const char *kind, const char *text) {
 /* An empty tensor beside `like`; NULL where its owner makes none. */
 static PyObject *tensor_make(const views *v, const DLTensor *like, int rank,
                              int64_t *shape, DLDataType type) {
-  DLTensor wanted = {.device = like->device, .ndim = rank, .dtype = type,
-                     .shape = shape};
+  DLTensor wanted = {
+      .device = like->device, .ndim = rank, .dtype = type, .shape = shape};
   DLManagedTensorVersioned *managed;
   void *made;
   if (!v->table->allocate(&wanted, &managed, NULL, be_silent) &&
@@ -110,13 +111,26 @@ static int add_inputs(views *v, PyObject *inputs, DLTensor **view, int *count) {
   Py_ssize_t size = PyTuple_Size(inputs);
   if (size < 0 || size > INPUTS_MAX) return 0;
   for (Py_ssize_t i = 0; i < size; i++)
-    if (!view_add(v, PyTuple_GetItem(inputs, i), &view[i]) || !view[i]) return 0;
+    if (!view_add(v, PyTuple_GetItem(inputs, i), &view[i]) || !view[i])
+      return 0;
   *count = (int)size;
   return 1;
 }
 
 enum {
-  KERNEL, Q, K, V, O, LSE, LENGTHS, INPUTS, TRAIN, SEED, SCALE, STREAM, ARGUMENTS
+  KERNEL,
+  Q,
+  K,
+  V,
+  O,
+  LSE,
+  LENGTHS,
+  INPUTS,
+  TRAIN,
+  SEED,
+  SCALE,
+  STREAM,
+  ARGUMENTS
 };
 
 /* The numbers of a call; 0 with an exception where one is none. */
@@ -154,8 +168,8 @@ static int call_read(call *c, PyObject *const *given) {
   for (int i = Q; i <= LENGTHS; i++)
     if (given[i] != Py_True && !view_add(&c->views, given[i], &c->view[i]))
       return 0;
-  if (!c->view[Q] || !add_inputs(&c->views, given[INPUTS], c->inputs,
-                                 &a->input_count) ||
+  if (!c->view[Q] ||
+      !add_inputs(&c->views, given[INPUTS], c->inputs, &a->input_count) ||
       !is_stream_current(&c->views, &c->view[Q]->device, a->stream) ||
       !add_outputs(c, given))
     return 0;
@@ -192,7 +206,7 @@ static PyObject *call_run(PyObject *self, PyObject *const *given,
     status = kernel_run(kernel, &c.arguments);
     Py_END_ALLOW_THREADS;
   }
-  PyObject *result = status == DIL_OK      ? call_result(&c)
+  PyObject *result = status == DIL_OK   ? call_result(&c)
                      : PyErr_Occurred() ? NULL
                                         : PyBool_FromLong(0);
   Py_XDECREF(c.o);
@@ -232,11 +246,21 @@ static PyMethodDef methods[] = {
     {"connect", call_connect, METH_O, "connect(address of dil_kernel_run)"},
     {"use", call_use, METH_VARARGS, "use(type, its exchange table)"},
     {"run", (PyCFunction)(void (*)(void))call_run, METH_FASTCALL,
-     "run(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale, stream): "
+     "run(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale, "
+     "stream): "
      "o None and lse True are made"},
     {0}};
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_call", "Calls of kernels", -1, methods, 0, 0, 0, 0};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT,
+                                    "_call",
+                                    "Calls of kernels",
+                                    -1,
+                                    methods,
+                                    0,
+                                    0,
+                                    0,
+                                    0};
 
 PyMODINIT_FUNC PyInit__call(void);
-PyMODINIT_FUNC PyInit__call(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__call(void) {
+  return PyModule_Create(&module);
+}
