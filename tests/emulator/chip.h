@@ -129,9 +129,12 @@ static inline void __syncwarp(unsigned mask = ~0u) {
 }
 template <class T>
 static inline T __shfl_sync(unsigned mask, T x, int lane) {
-  static_assert(sizeof(T) == 4, "a word a lane");
-  return __builtin_bit_cast(
-      T, chip_shuffle(mask, __builtin_bit_cast(unsigned, x), lane));
+  constexpr int words = sizeof(T) / 4;
+  static_assert(sizeof(T) == 4 * words, "whole words a lane");
+  struct { unsigned x[words]; } bits = __builtin_bit_cast(decltype(bits), x);
+  for (int i = 0; i < words; i++)
+    bits.x[i] = chip_shuffle(mask, bits.x[i], lane);
+  return __builtin_bit_cast(T, bits);
 }
 template <class T>
 static inline T __shfl_xor_sync(unsigned mask, T x, int away) {
@@ -145,6 +148,10 @@ static inline int __any_sync(unsigned mask, int x) {
 }
 static inline int __all_sync(unsigned mask, int x) {
   return chip_ballot(CHIP_BALLOT, mask, x == 0) == 0;
+}
+static inline unsigned __match_any_sync(unsigned mask, long long x) {
+  return chip_ballot(CHIP_MATCH, mask, (unsigned)x) &
+         chip_ballot(CHIP_MATCH, mask, (unsigned)(x >> 32));
 }
 static inline int __reduce_min_sync(unsigned mask, int x) {
   return (int)chip_ballot(CHIP_MIN, mask, (unsigned)x);

@@ -15,7 +15,7 @@ typedef struct chip_thread {
 extern chip_thread *chip_now; /* the thread that runs */
 extern char *chip_shared;     /* of its block */
 
-enum { CHIP_SYNC, CHIP_BALLOT, CHIP_MIN };
+enum { CHIP_SYNC, CHIP_BALLOT, CHIP_MIN, CHIP_MATCH };
 enum { CHIP_BF16, CHIP_F16, CHIP_TF32 };
 
 unsigned chip_shared_address(const void *p);

@@ -4,12 +4,13 @@
 #include "block.h"
 #include <string.h>
 
-/* Kinds of the first three are CHIP_SYNC and its kin. */
+/* Kinds of the first four are CHIP_SYNC and its kin. */
 enum { SHUFFLE = 8, LOAD, LOAD_TURNED, STORE, MULTIPLY };
 
 static const char *const names[] = {
     [CHIP_SYNC + 1] = "__syncwarp", [CHIP_BALLOT + 1] = "a vote",
-    [CHIP_MIN + 1] = "a minimum",   [SHUFFLE] = "a shuffle",
+    [CHIP_MIN + 1] = "a minimum",   [CHIP_MATCH + 1] = "a match",
+    [SHUFFLE] = "a shuffle",
     [LOAD] = "ldmatrix",            [LOAD_TURNED] = "ldmatrix.trans",
     [STORE] = "stmatrix",           [MULTIPLY] = "mma.sync"};
 
@@ -28,6 +29,14 @@ static void least(warp *w, uint32_t lanes) {
   int32_t all = INT32_MAX;
   LANES(i, lanes) if ((int32_t)w->x[i] < all) all = (int32_t)w->x[i];
   LANES(i, lanes) w->y[i] = (uint32_t)all;
+}
+
+/* The lanes whose word is the same. */
+static void match(warp *w, uint32_t lanes) {
+  LANES(i, lanes) {
+    w->y[i] = 0;
+    LANES(k, lanes) w->y[i] |= (uint32_t)(w->x[k] == w->x[i]) << k;
+  }
 }
 
 static void shuffle(warp *w, uint32_t lanes) {
@@ -124,6 +133,7 @@ static void together(int kind, warp *w, uint32_t lanes) {
   switch (kind) {
     case CHIP_BALLOT + 1: vote(w, lanes); break;
     case CHIP_MIN + 1: least(w, lanes); break;
+    case CHIP_MATCH + 1: match(w, lanes); break;
     case SHUFFLE: shuffle(w, lanes); break;
     case LOAD: load(w); break;
     case LOAD_TURNED: load_turned(w); break;
