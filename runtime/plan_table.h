@@ -57,7 +57,15 @@ typedef struct dil_input {
   int32_t rank;
   bool masks;           /* some mask reads it: worth knowing its bounds */
   bool gradient;        /* backward computes its gradient */
+  /* Of a backward plan: whether scores, and sinks, have a derivative by it; and
+   * what tells its elements apart, as bits of DIL_APART_... */
+  bool in_scores, in_sinks;
+  uint8_t apart;
 } dil_input;
+
+/* Every read of an input has i, h or b itself as one of its indices: pairs that
+ * differ there never read one element. */
+enum { DIL_APART_I = 1, DIL_APART_H = 2, DIL_APART_B = 4, DIL_APART_ALL = 7 };
 
 typedef struct dil_table {
   const char *name;

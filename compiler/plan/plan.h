@@ -31,6 +31,7 @@ typedef struct plan_read {
   int32_t step;
   const expr *element;   /* the INPUT node */
   expr *slope;           /* derivative of the expression by the element */
+  bool paired;           /* the element follows from the key */
 } plan_read;
 
 /* The derivatives of a score chain, or of a list of sinks. */

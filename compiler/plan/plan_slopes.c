@@ -2,7 +2,8 @@
  *
  * In: the score chains and sinks of a plan. Out: for each expression of a chain
  * its derivative by the score before it, and for all expressions those by each
- * element of an input with a gradient that they read. */
+ * element of an input with a gradient that they read; in the table what these
+ * reads have in common. */
 #include "planner.h"
 
 static bool has_read(const plan_slopes *s, int32_t step, const expr *element) {
@@ -25,7 +26,8 @@ static void find_reads(const planner *pl, expr *const *chain, int32_t step,
   if (x->op == EXPR_INPUT && inputs[x->integer].gradient &&
       !has_read(s, step, x)) {
     expr *slope = expr_derivative(pl->arena, chain[step], x);
-    if (slope) s->read[s->read_count++] = (plan_read){step, x, slope};
+    bool paired = expr_uses(x, EXPR_J_);
+    if (slope) s->read[s->read_count++] = (plan_read){step, x, slope, paired};
   }
   for (int32_t k = 0; k < x->count; k++)
     find_reads(pl, chain, step, x->arg[k], s);
@@ -44,6 +46,40 @@ static plan_slopes slopes_of(const planner *pl, expr *const *list,
     find_reads(pl, list, k, list[k], &s);
   }
   return s;
+}
+
+/* What tells the elements of a read apart. */
+static unsigned apart_of(const expr *read) {
+  unsigned apart = 0;
+  for (int32_t k = 0; k < read->count; k++)
+    apart |= read->arg[k]->op == EXPR_I_   ? DIL_APART_I
+             : read->arg[k]->op == EXPR_H_ ? DIL_APART_H
+             : read->arg[k]->op == EXPR_B_ ? DIL_APART_B
+                                           : 0u;
+  return apart;
+}
+
+/* Says of inputs how their gradients come about. */
+static void mark_reads(const planner *pl, const plan_slopes *s, bool sinks) {
+  dil_input *inputs = (dil_input *)pl->plan->table.inputs;
+  for (int32_t i = 0; i < s->read_count; i++) {
+    dil_input *in = &inputs[s->read[i].element->integer];
+    in->in_scores |= !sinks;
+    in->in_sinks |= sinks;
+    in->apart &= (uint8_t)apart_of(s->read[i].element);
+  }
+}
+
+static void mark_inputs(const planner *pl) {
+  const plan *p = pl->plan;
+  const dil_table *t = &p->table;
+  dil_input *inputs = (dil_input *)t->inputs;
+  for (int32_t i = 0; i < t->input_count; i++) inputs[i].apart = DIL_APART_ALL;
+  for (int32_t c = 0; c < t->chain_count; c++)
+    mark_reads(pl, &p->slopes[c], false);
+  mark_reads(pl, &p->sinks, true);
+  for (int32_t b = 0; b < t->branch_count; b++)
+    mark_reads(pl, &p->branch_sinks[b], true);
 }
 
 static int32_t chain_length(expr *const *chain) {
@@ -66,4 +102,5 @@ void plan_direct(planner *pl, dil_direction direction) {
   for (int32_t b = 0; b < of->branch_count; b++)
     p->branch_sinks[b] =
         slopes_of(pl, of->branch[b].sink, of->branch[b].sink_count);
+  mark_inputs(pl);
 }

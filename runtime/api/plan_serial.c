@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 2 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 3 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -121,6 +121,9 @@ static void input_fields(codec *c, dil_input *in) {
   FIELD(c, in->rank);
   codec_flag(c, &in->masks);
   codec_flag(c, &in->gradient);
+  codec_flag(c, &in->in_scores);
+  codec_flag(c, &in->in_sinks);
+  FIELD(c, in->apart);
 }
 
 /* Bytes of one of the table's arrays: of its elements, `count` of them. */

@@ -66,7 +66,11 @@ static void same_table(const dil_table *a, const dil_table *b) {
     ck_assert_str_eq(a->inputs[i].name, b->inputs[i].name);
     ck_assert(a->inputs[i].dtype == b->inputs[i].dtype &&
               a->inputs[i].rank == b->inputs[i].rank &&
-              a->inputs[i].masks == b->inputs[i].masks);
+              a->inputs[i].masks == b->inputs[i].masks &&
+              a->inputs[i].gradient == b->inputs[i].gradient &&
+              a->inputs[i].in_scores == b->inputs[i].in_scores &&
+              a->inputs[i].in_sinks == b->inputs[i].in_sinks &&
+              a->inputs[i].apart == b->inputs[i].apart);
   }
 }
 
@@ -179,7 +183,7 @@ START_TEST(a_version_is_told) {
   bytes[4] = 9;
   ck_assert_int_eq(dil_plan_deserialise(bytes, whole.size, &table), DIL_INPUT);
   ck_assert_str_eq(dil_last_error(), "the image of a plan has version 9, this "
-                                     "build reads 2");
+                                     "build reads 3");
   free(bytes);
 }
 END_TEST

@@ -326,6 +326,9 @@ START_TEST(sinks_stand_in_the_tables) {
   p = plan_make_for(memory, messages, of, 0, DIL_BACKWARD, NULL);
   ck_assert_msg(p != NULL, "%s", complaints());
   ck_assert_int_eq(p->sinks.read_count, 1);
+  ck_assert(p->table.inputs[0].in_sinks && !p->table.inputs[0].in_scores);
+  ck_assert_uint_eq(p->table.inputs[0].apart, DIL_APART_H);
+  check_round_trip(p);
   ck_assert_int_eq(p->branch_sinks[1].read_count, 0);
 }
 END_TEST
