@@ -303,8 +303,9 @@ static const char *compare_result(gradient_data *g,
   double explained = sqrt(explained_square(g, result));
   if (sqrt(square) <= explained) return "";
   snprintf(text, sizeof text,
-           "%s off by %.3g (bound %.3g), by %.3g in all (explained %.3g)",
-           result->name, sqrt(square / whole), bound, sqrt(square), explained);
+           "%s off by %.3g of %.3g in all (bound %.3g, explained %.3g)",
+           result->name, sqrt(square), sqrt(whole), bound * sqrt(whole),
+           explained);
   return text;
 }
 
