@@ -209,7 +209,7 @@ enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
 /* Knobs of the families of gradients. MAKES: which ones, as bits of MAKES in
  * templates/general/gradient.cu. */
 enum { GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS, GRADIENT_KNOB_MAKES };
-enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4 };
+enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
 /* Knobs of the Hopper family. WHOLE: the code has no running state; it takes
  * only whole sequences of a plan with one pass. DROPS: the code takes the calls
  * with dropout, and no others. */

@@ -1,12 +1,12 @@
 /* backward.c - the gradients of a call on a GPU. In: a kernel of a backward
  * plan, a call that ran forward with its o and lse, and dO. Out: launches that
- * write dQ, dK and dV.
+ * write dQ, dK, dV and the gradients of inputs.
  *
  * A row's weights follow from the lse of its softmax. Where the call brings
  * none, and for `mean` and `sum`, where each pass has a softmax of its own, the
  * passes run forward once more, as those of a shard do: their states have lse,
  * and o of each pass. Gradients that several passes make are summed in f32. */
-#include "gradient.h"
+#include "input_sums.h"
 #include "kernel.h"
 #include "spans.h"
 #include "workspace.h"
@@ -16,12 +16,13 @@
 
 typedef struct backward_codes {
   const cuda_code *q, *k, *v;
+  const cuda_code *inputs;  /* NULL: no gradient of an input that scores read */
   const cuda_code *general; /* bounds and states */
 } backward_codes;
 
 /* Where everything lies in the workspace. */
 typedef struct backward_layout {
-  int64_t facts, state_o, state_lse, sums[3], bounds, pass, end;
+  int64_t facts, state_o, state_lse, sums[3], inputs, bounds, pass, end;
 } backward_layout;
 
 typedef struct backward_run {
@@ -33,29 +34,29 @@ typedef struct backward_run {
   backward_codes codes;
   backward_layout at;
   gradient_run gradient;
+  input_sums inputs;
+  char *sums;      /* memory of the sums of inputs */
 } backward_run;
 
+/* The joint lse is made again. */
+static bool backward_makes_lse(const backward_run *b) {
+  return !combine_is_additive(b->kernel->table) && !b->call->forward.lse.data;
+}
+
 static bool backward_has_states(const backward_run *b) {
-  return combine_is_additive(b->kernel->table) || !b->call->forward.lse.data;
+  const dil_table *t = b->kernel->table;
+  return combine_is_additive(t) || backward_makes_lse(b);
 }
 
 /* ---- checking ------------------------------------------------------------ */
 
-static dil_status backward_refuse(const dil_cuda_kernel *kernel,
-                                  const dil_backward_call *call) {
+static dil_status backward_refuse(const dil_cuda_kernel *kernel) {
   const dil_table *t = kernel->table;
-  if (t->detached)
-    return dil_fail(DIL_UNSUPPORTED,
-                    "'%s' says `gradient detached`, of which "
-                    "there are no kernels for a GPU yet",
-                    t->name);
-  for (int32_t i = 0; i < t->input_count; i++)
-    if (call->inputs[i].data)
-      return dil_fail(DIL_UNSUPPORTED,
-                      "there are no kernels for gradients of "
-                      "inputs on a GPU yet: '%s' of '%s'",
-                      t->inputs[i].name, t->name);
-  return DIL_OK;
+  if (!t->detached) return DIL_OK;
+  return dil_fail(DIL_UNSUPPORTED,
+                  "'%s' says `gradient detached`, of which "
+                  "there are no kernels for a GPU yet",
+                  t->name);
 }
 
 static dil_status backward_check(dil_cuda_kernel *kernel,
@@ -63,10 +64,18 @@ static dil_status backward_check(dil_cuda_kernel *kernel,
                                  backward_run *b) {
   *b = (backward_run){.kernel = kernel, .call = call, .seen = call->forward};
   dil_status status = kernel_check_call(kernel, &call->forward, NULL, &b->run);
-  if (!status) status = backward_refuse(kernel, call);
+  if (!status) status = backward_refuse(kernel);
   b->seen.o = call->output;
   b->run.call = &b->seen;
   return status;
+}
+
+/* Whether the gradient of an input is wanted that some score reads. */
+static bool backward_wants_scores(const backward_run *b) {
+  const dil_table *t = b->kernel->table;
+  for (int32_t i = 0; i < t->input_count; i++)
+    if (b->call->inputs[i].data && t->inputs[i].in_scores) return true;
+  return false;
 }
 
 static dil_status backward_have_codes(backward_run *b) {
@@ -75,6 +84,8 @@ static dil_status backward_have_codes(backward_run *b) {
   dil_status status = codes_take_gradient(codes, GRADIENT_Q, &of->q);
   if (!status) status = codes_take_gradient(codes, GRADIENT_K, &of->k);
   if (!status) status = codes_take_gradient(codes, GRADIENT_V, &of->v);
+  if (!status && backward_wants_scores(b))
+    status = codes_take_gradient(codes, GRADIENT_INPUTS, &of->inputs);
   if (!status && backward_has_states(b))
     status = kernel_load_passes(b->kernel, &b->run);
   if (!status && (backward_has_states(b) || cuda_bounds_bytes(&b->run)))
@@ -110,6 +121,7 @@ static int32_t backward_outputs(const dil_table *t) {
   return t->sinks ? run_states(t) : 1;
 }
 
+
 static dil_status backward_lay_out(backward_run *b) {
   const dil_table *t = b->kernel->table;
   const dil_backward_call *c = b->call;
@@ -128,7 +140,11 @@ static dil_status backward_lay_out(backward_run *b) {
     at->sums[i] = next;
     next += backward_sums_bytes(b, to[i]);
   }
-  at->bounds = next;
+  at->inputs = next;
+  input_sums_plan(&b->run, c->inputs,
+                  b->codes.inputs ? b->codes.inputs->about.threads / 32 : 1,
+                  &b->inputs);
+  at->bounds = at->inputs + input_sums_bytes(&b->inputs);
   at->pass = at->bounds + cuda_bounds_bytes(&b->run);
   at->end = at->pass + pass;
   return status;
@@ -142,7 +158,7 @@ static gradient_target backward_target_of(const backward_run *b, char *base,
 }
 
 /* The strides of [B, N, H] of what is [B, H, N]. */
-static void backward_take_lse(gradient_run *g, const dil_tensor *lse) {
+static void backward_take_call_lse(gradient_run *g, const dil_tensor *lse) {
   g->lse = lse->data;
   g->lse_stride[0] = lse->stride[0];
   g->lse_stride[1] = lse->stride[2];
@@ -159,8 +175,9 @@ static void backward_place(backward_run *b, char *base) {
                       .q = backward_target_of(b, base, 0, &c->dq),
                       .k = backward_target_of(b, base, 1, &c->dk),
                       .v = backward_target_of(b, base, 2, &c->dv)};
-  backward_take_lse(g, &c->forward.lse);
+  backward_take_call_lse(g, &c->forward.lse);
   if (cuda_bounds_bytes(&b->run)) b->run.bounds = base + b->at.bounds;
+  b->sums = base + b->at.inputs;
   b->run.workspace = base + b->at.pass;
   b->run.state_o = (float *)(base + b->at.state_o);
   b->run.state_lse = (float *)(base + b->at.state_lse);
@@ -198,17 +215,20 @@ static dil_status backward_make_lse(backward_run *b) {
   return status;
 }
 
-/* The gradient takes lse, and o (NULL: the call's), from these states. */
-static void backward_take_state(backward_run *b, const float *lse, float *o) {
+/* The gradient takes lse, or o, from these states. */
+static void backward_take_lse(backward_run *b, const float *lse) {
   const cuda_run *r = &b->run;
   gradient_run *g = &b->gradient;
-  const int64_t heads = r->table->heads;
-  const int64_t shape[4] = {r->B, r->N, heads, r->table->value_dim};
   g->lse = lse;
-  g->lse_stride[0] = r->N * heads;
-  g->lse_stride[1] = heads;
+  g->lse_stride[0] = r->N * r->table->heads;
+  g->lse_stride[1] = r->table->heads;
   g->lse_stride[2] = 1;
-  if (o) g->o = dil_tensor_make(o, DIL_F32, 4, shape);
+}
+
+static void backward_take_o(backward_run *b, float *o) {
+  const cuda_run *r = &b->run;
+  const int64_t shape[4] = {r->B, r->N, r->table->heads, r->table->value_dim};
+  b->gradient.o = dil_tensor_make(o, DIL_F32, 4, shape);
 }
 
 /* ---- passes -------------------------------------------------------------- */
@@ -222,12 +242,36 @@ static dil_status backward_run_code(backward_run *b, int32_t p,
   return status;
 }
 
+/* What a pass gives to the gradients of inputs, but for sinks. */
+static dil_status backward_run_inputs(backward_run *b, int32_t p) {
+  cuda_spans *spans = b->run.device->spans;
+  const cuda_code *code = b->codes.inputs;
+  if (!code) return DIL_OK;
+  int32_t span = spans_begin(spans, b->run.stream);
+  dil_status status = input_sums_pass(&b->gradient, &b->inputs, p, code);
+  spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
+  return status;
+}
+
 static dil_status backward_run_pass(backward_run *b, int32_t p) {
   const backward_codes *codes = &b->codes;
   dil_status status = backward_run_code(b, p, codes->k);
   if (!status && codes->v != codes->k)
     status = backward_run_code(b, p, codes->v);
-  return status ? status : backward_run_code(b, p, codes->q);
+  if (!status) status = backward_run_code(b, p, codes->q);
+  return status ? status : backward_run_inputs(b, p);
+}
+
+/* Sinks of the softmax whose facts the rows have: the pattern's (own), and
+ * those of branches. */
+static dil_status backward_run_sinks(backward_run *b, bool own,
+                                     uint64_t branches) {
+  return input_sums_sinks(&b->gradient, &b->inputs, own, branches,
+                          b->codes.q);
+}
+
+static dil_status backward_make_facts(backward_run *b) {
+  return gradient_delta(&b->gradient, b->codes.q);
 }
 
 /* `mean`, `sum`: each pass has its own softmax, made here again. */
@@ -240,21 +284,30 @@ static dil_status backward_run_additive(backward_run *b) {
     if (p) r.state_lse += rows;
     if (p) r.state_o += apart;
     status = backward_advance(b, &r, p);
-    backward_take_state(b, r.state_lse, r.state_o);
-    if (!status) status = gradient_delta(&b->gradient, b->codes.q);
+    backward_take_lse(b, r.state_lse);
+    backward_take_o(b, r.state_o);
+    if (!status) status = backward_make_facts(b);
     if (!status) status = backward_run_pass(b, p);
+    if (!status)
+      status = backward_run_sinks(b, true, r.table->passes[p].branches);
   }
   return status;
 }
 
 static dil_status backward_run_joint(backward_run *b) {
-  bool own = backward_has_states(b);
-  dil_status status = own ? backward_make_lse(b) : DIL_OK;
-  if (own) backward_take_state(b, b->run.state_lse, NULL);
-  if (!status) status = gradient_delta(&b->gradient, b->codes.q);
+  dil_status status = backward_make_facts(b);
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
     status = backward_run_pass(b, p);
-  return status;
+  return status ? status : backward_run_sinks(b, true, UINT64_MAX);
+}
+
+/* Those of one softmax a row. */
+static dil_status backward_run_softmax(backward_run *b) {
+  bool makes_lse = backward_makes_lse(b);
+  dil_status status = makes_lse ? backward_make_lse(b) : DIL_OK;
+  if (makes_lse) backward_take_lse(b, b->run.state_lse);
+  if (status) return status;
+  return backward_run_joint(b);
 }
 
 static dil_status backward_run_all(backward_run *b) {
@@ -262,12 +315,14 @@ static dil_status backward_run_all(backward_run *b) {
   const cuda_code *round = b->codes.q;
   dil_status status =
       b->run.bounds ? general_bounds(&b->run, b->codes.general) : DIL_OK;
+  if (!status) status = input_sums_begin(g, b->sums, round, &b->inputs);
   if (!status)
     status = combine_is_additive(b->kernel->table) ? backward_run_additive(b)
-                                                   : backward_run_joint(b);
+                                                   : backward_run_softmax(b);
   if (!status) status = gradient_round(g, &g->q, round);
   if (!status) status = gradient_round(g, &g->k, round);
-  return status ? status : gradient_round(g, &g->v, round);
+  if (!status) status = gradient_round(g, &g->v, round);
+  return status ? status : input_sums_end(g, &b->inputs, round);
 }
 
 /* ---- a call -------------------------------------------------------------- */
@@ -310,7 +365,7 @@ static dil_status backward_start(dil_cuda_kernel *kernel,
   backward_run b;
   dil_status status = backward_check(kernel, call, &b);
   *bytes = 0;
-  if (status || b.run.B == 0) return status;
+  if (status) return status;
   status = cuda_enter(kernel->device);
   if (status) return status;
   b.run.stream = stream;

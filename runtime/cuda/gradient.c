@@ -8,8 +8,11 @@
 _Static_assert(sizeof(dil_gradient_params) == DIL_GRADIENT_BYTES,
                "templates/shared/launch.h counts otherwise");
 
-enum { ENTRY_PASS, ENTRY_DELTA, ENTRY_ROUND };
-enum { ROW_WARPS = 8 }; /* of a block of dil_delta and dil_round */
+enum { ENTRY_PASS, ENTRY_DELTA, ENTRY_ROUND, ENTRY_SINKS, ENTRY_INPUT };
+enum {
+  ROW_WARPS = 8, /* of a block of dil_delta and the like */
+  SINK_ROWS = 32 /* of a block of dil_sink_inputs at once */
+};
 
 static void gradient_fill_strides(const dil_tensor *t, long long out[3]) {
   for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
@@ -101,6 +104,58 @@ dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                               code, ENTRY_ROUND, &p);
 }
 
+/* ---- gradients of inputs ------------------------------------------------- */
+
+/* Blocks of `lists` lists: so many for each choice of items that are apart. */
+static int64_t gradient_blocks(const dil_input_sums *sums, int64_t lists,
+                               int64_t tiles, int64_t heads, int64_t batches) {
+  const int64_t size[3] = {tiles, heads, batches};
+  int64_t blocks = tiles && heads && batches ? lists : 0;
+  for (int32_t k = 0; k < 3; k++)
+    if (sums->apart[k]) blocks *= size[k];
+  return blocks;
+}
+
+dil_status gradient_input_pass(const gradient_run *g, int32_t pass,
+                               const dil_input_sums *sums,
+                               const cuda_code *code) {
+  dil_gradient_params p = {0};
+  dil_status status = general_fill(g->of, pass, false, code, &p.of);
+  if (status) return status;
+  gradient_fill(g, true, &p);
+  p.of.spread = 0; /* tiles of a head follow each other */
+  p.input = *sums;
+  int64_t heads = p.of.heads / p.of.pack, units = heads * g->of->B;
+  int64_t tiles = units ? p.of.items / units : 0;
+  return cuda_launch(
+      g->of, code, ENTRY_PASS,
+      gradient_blocks(sums, sums->lists, tiles, heads, g->of->B),
+      code->about.threads, code->about.shared, &p);
+}
+
+dil_status gradient_input_sinks(const gradient_run *g,
+                                const dil_input_sums *sums,
+                                const cuda_code *code) {
+  dil_gradient_params p = {0};
+  dil_status status = general_fill(g->of, 0, false, code, &p.of);
+  if (status) return status;
+  gradient_fill(g, true, &p);
+  p.input = *sums;
+  int64_t blocks = gradient_blocks(
+      sums, (int64_t)sums->lists * sums->copies,
+      (g->of->N + SINK_ROWS - 1) / SINK_ROWS, g->of->table->heads, g->of->B);
+  return cuda_launch(g->of, code, ENTRY_SINKS, blocks, SINK_ROWS, 0, &p);
+}
+
+dil_status gradient_input_end(const gradient_run *g,
+                              const dil_input_sums *sums,
+                              const cuda_code *code) {
+  dil_gradient_params p = {.input = *sums};
+  bool few = sums->lists * sums->copies < 32; /* as dil_input_end counts */
+  return gradient_launch_rows(g, few ? sums->count / 32 + 1 : sums->count, code,
+                              ENTRY_INPUT, &p);
+}
+
 /* ---- the family ---------------------------------------------------------- */
 
 static const char *gradient_refusal(const cuda_run *r, int32_t pass,
@@ -113,7 +168,8 @@ static const char *gradient_refusal(const cuda_run *r, int32_t pass,
 
 const cuda_family cuda_gradient = {
     .name = "gradient",
-    .entry = {"dil_gradient_pass", "dil_delta", "dil_round"},
+    .entry = {"dil_gradient_pass", "dil_delta", "dil_round", "dil_sink_inputs",
+              "dil_input_end"},
     .refusal = gradient_refusal};
 const cuda_family cuda_gradient_keys = {.name = "gradient keys",
                                         .entry = {"dil_gradient_pass"},

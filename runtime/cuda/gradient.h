@@ -14,7 +14,8 @@ typedef struct gradient_target {
 
 typedef struct gradient_run {
   const cuda_run *of; /* its call's o is the gradient of o (dO) */
-  dil_tensor o;       /* of the forward call, or f32 of one pass */
+  dil_tensor o;       /* of the forward call, or f32 of one pass; data NULL:
+                         delta has no part of it */
   const float *lse;   /* [B, N, H] by these strides */
   int64_t lse_stride[3];
   const dil_tensor *lse_gradient; /* [B, H, N]; data NULL: 0 */
@@ -30,5 +31,17 @@ dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
 /* Rounds the sums of a gradient, where it has such. */
 dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                           const cuda_code *code);
+/* For input_sums.c: what the pairs of a pass give to the sums of an input, by a
+ * code that makes gradients of inputs; what the sinks of all rows give; and the
+ * sums rounded to the gradient. */
+dil_status gradient_input_pass(const gradient_run *g, int32_t pass,
+                               const dil_input_sums *sums,
+                               const cuda_code *code);
+dil_status gradient_input_sinks(const gradient_run *g,
+                                const dil_input_sums *sums,
+                                const cuda_code *code);
+dil_status gradient_input_end(const gradient_run *g,
+                              const dil_input_sums *sums,
+                              const cuda_code *code);
 
 #endif

@@ -11,17 +11,24 @@
  * of a K/V head in turn. A row of a gradient is summed by one block, in the
  * order of its visits.
  *
+ * One source makes the gradient of an input that scores read instead, a launch
+ * each (MAKES_INPUTS): it holds query rows, and gives the pairs of a visit one by
+ * one to the sums of gradient_sums.cuh.
+ *
  *   dil_gradient_pass  the gradients of one pass
  *   dil_delta          the facts of query rows: lse and delta
- *   dil_round          f32 sums of several passes, rounded once */
+ *   dil_round          f32 sums of several passes, rounded once
+ *   dil_sink_inputs    the gradient of an input that sinks read
+ *   dil_input_end      the copies of the sums of an input, rounded once */
 #define MAKES_Q 1
 #define MAKES_K 2
 #define MAKES_V 4
+#define MAKES_INPUTS 8
 #ifndef MAKES
 #define MAKES MAKES_Q
 #endif
 #define HOLDS_KEYS (MAKES & (MAKES_K | MAKES_V) ? 1 : 0)
-#define SCORES_MATTER (MAKES & (MAKES_Q | MAKES_K) ? 1 : 0)
+#define SCORES_MATTER (MAKES & (MAKES_Q | MAKES_K | MAKES_INPUTS) ? 1 : 0)
 #define GRADIENT 1
 #define SHARDS 0
 #define ROW_GROUPS 1
@@ -30,16 +37,18 @@
 #include "templates/shared/epilogue.cuh"
 #include "templates/general/general_sizes.cuh"
 
-/* Behind all else: facts of the query rows of a tile or of a visit. */
+/* Behind all else: facts of the query rows of a tile or of a visit; and for
+ * gradients of inputs the pairs of a visit. */
 #define SHARED_HELD (SHARED_V + TILE_KEYS * PITCH_V)
 #define SHARED_FACTS (SHARED_WORDS + (DROPOUT ? 4 * TILE_KEYS : 0))
+#define SHARED_PAIRS (SHARED_FACTS + 8 * most_of(TILE_ROWS, TILE_KEYS))
+#define PAIR_BYTES (MAKES & MAKES_INPUTS ? 8 * TILE_ROWS * TILE_KEYS : 0)
 #define KEY_TILES (WIDTH_K / 8)
 
 static_assert(sizeof(dil_gradient_params) == DIL_GRADIENT_BYTES,
               "the run time has another dil_gradient_params");
 #ifdef SHARED_BYTES /* as compiler/codegen/gpu/gradient.c counts */
-static_assert(SHARED_FACTS + 8 * most_of(TILE_ROWS, TILE_KEYS) <= SHARED_BYTES,
-              "a tile");
+static_assert(SHARED_PAIRS + PAIR_BYTES <= SHARED_BYTES, "a tile");
 static_assert(SCRATCH_BYTES +
                       4 * TILE_ROWS * (most_of(HEAD_DIM, VALUE_DIM) | 1) <=
                   SHARED_BYTES,
@@ -55,7 +64,36 @@ static_assert(SCRATCH_BYTES +
 #include "templates/general/gradient_load.cuh"
 #include "templates/general/gradient_score.cuh"
 #include "templates/general/gradient_end.cuh"
+#include "templates/general/gradient_sums.cuh"
+#if MAKES & MAKES_Q
+#include "templates/general/gradient_sinks.cuh"
+#elif MAKES & MAKES_INPUTS
+#include "templates/general/gradient_inputs.cuh"
+#endif
 
+#if MAKES & MAKES_INPUTS
+struct dil_sums {};
+DIL_INLINE void begin_sums(dil_sums &) {}
+
+/* One visit, whose rows are here. What it adds cannot be taken back: products
+ * that are lost are made again at once. */
+DIL_INLINE void add_visit(const dil_gradient_params &g, const dil_visit &v,
+                          unsigned bits, const dil_row_words &words,
+                          dil_sums &) {
+  const query_fragment none[ROW_GROUPS][Q_FRAGMENTS] = {};
+  float s[ROW_GROUPS][SCORE_TILES][4], d[ROW_GROUPS][SCORE_TILES][4];
+  make_scores(none, s);
+  if (PLAINLY && is_lost(s[0])) make_scores_plainly(s);
+  make_scores<held_rows, value_rows>(none, d);
+  if (PLAINLY && is_lost(d[0])) make_scores_plainly<held_rows, value_rows>(d);
+  differentiate(g.of, tile_of(v), v, bits, words, s[0], d[0]);
+  keep_pairs(s[0], d[0]);
+  add_inputs(g, tile_of(v), v);
+}
+
+DIL_INLINE void finish_tile(const dil_gradient_params &, const dil_tile &,
+                            const dil_sums &) {}
+#else
 /* Sums of a tile: of gradients of scores by the streamed rows of HEAD_DIM (dQ or
  * dK), and of weights by the streamed rows of VALUE_DIM (dV). */
 struct dil_sums {
@@ -75,7 +113,7 @@ DIL_INLINE void begin_sums(dil_sums &sums) {
 }
 
 /* One visit, whose rows are here. */
-DIL_INLINE void add_visit(const dil_params &p, const dil_visit &v,
+DIL_INLINE void add_visit(const dil_gradient_params &g, const dil_visit &v,
                           unsigned bits, const dil_row_words &words,
                           dil_sums &sums) {
   const query_fragment none[ROW_GROUPS][Q_FRAGMENTS] = {};
@@ -87,7 +125,7 @@ DIL_INLINE void add_visit(const dil_params &p, const dil_visit &v,
   if (PLAINLY && careful) make_scores_plainly<held_rows, value_rows>(d);
   else make_scores<held_rows, value_rows>(none, d);
 #endif
-  differentiate(p, tile_of(v), v, bits, words, s[0], d[0]);
+  differentiate(g.of, tile_of(v), v, bits, words, s[0], d[0]);
 #if MAKES & MAKES_V
   if (careful) take_bad_values(s, sums.weighted);
   add_values(s, sums.weighted);
@@ -108,6 +146,12 @@ DIL_INLINE bool want_care(const dil_sums &sums) {
   if (threadIdx.x == 0) SCRATCH.careful = lost;
   return lost;
 }
+
+DIL_INLINE void finish_tile(const dil_gradient_params &g, const dil_tile &t,
+                            const dil_sums &sums) {
+  if (!want_care(sums)) end_tile(g, t, sums);
+}
+#endif
 
 /* The first warp plans the next visit while the rows of this one travel. The
  * first round only plans. */
@@ -145,26 +189,39 @@ DIL_INLINE void run_tile(const dil_gradient_params &g, const dil_tile &t) {
     }
     copy_wait<0>();
     __syncthreads(); /* the rows are here, the next visit is known */
-    if (begun) add_visit(p, v, bits, words, sums);
+    if (begun) add_visit(g, v, bits, words, sums);
     __syncthreads();
     if (!next.some) break;
     begun = true;
   }
-  if (want_care(sums)) return;
-  end_tile(g, t, sums);
+  finish_tile(g, t, sums);
+}
+
+DIL_INLINE void run_item(const dil_gradient_params &g, unsigned item) {
+  if (threadIdx.x < 32) {
+    dil_tile t = find_tile(g.of, item, TILE_ROWS);
+    if (threadIdx.x == 0) SCRATCH.tile = t;
+  }
+  __syncthreads();
+  if (has_rows(g, SCRATCH.tile)) run_tile(g, SCRATCH.tile);
+  __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_gradient_pass(const __grid_constant__ dil_gradient_params g) {
   if (threadIdx.x == 0) SCRATCH.careful = false;
+#if MAKES & MAKES_INPUTS
+  unsigned heads = (unsigned)(g.of.heads / g.of.pack);
+  unsigned batches = (unsigned)g.of.batches, lists = (unsigned)g.input.lists;
+  dil_items items = {
+      {(unsigned)g.of.items / (heads * batches), heads, batches}};
+  unsigned turns = items_together(g.input, items);
+#pragma unroll 1
+  for (unsigned turn = blockIdx.x % lists; turn < turns; turn += lists)
+    run_item(g, item_of(g.input, items, blockIdx.x / lists, turn));
+#else
   for (unsigned item = blockIdx.x; item < g.of.items;
-       item += SCRATCH.careful ? 0 : gridDim.x) {
-    if (threadIdx.x < 32) {
-      dil_tile t = find_tile(g.of, item, TILE_ROWS);
-      if (threadIdx.x == 0) SCRATCH.tile = t;
-    }
-    __syncthreads();
-    if (has_rows(g, SCRATCH.tile)) run_tile(g, SCRATCH.tile);
-    __syncthreads();
-  }
+       item += SCRATCH.careful ? 0 : gridDim.x)
+    run_item(g, item);
+#endif
 }

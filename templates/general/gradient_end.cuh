@@ -8,7 +8,7 @@ DIL_INLINE bool has_rows(const dil_gradient_params &g, const dil_tile &t) {
 #if HOLDS_KEYS
   return t.written && !((MAKES & MAKES_K ? g.k.add : g.v.add) && !t.count);
 #else
-  return t.count && !(g.q.add && !t.branches);
+  return t.count && (t.branches || !(MAKES & MAKES_INPUTS || g.q.add));
 #endif
 }
 
@@ -95,7 +95,7 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
                      h * g.o_stride[2];
     float sum = 0;
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < VALUE_DIM; i += 32)
+    for (int i = threadIdx.x % 32; g.o && i < VALUE_DIM; i += 32)
       sum += widen(d[i]) * (g.o_wide ? ((const float *)g.o)[from + i]
                                      : widen(((const element *)g.o)[from + i]));
 #pragma unroll
@@ -104,10 +104,11 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
     if (threadIdx.x % 32) continue;
     float lse = g.lse[at.b * g.lse_stride[0] + at.n * g.lse_stride[1] +
                       h * g.lse_stride[2]];
-    if (g.lse_gradient)
+    if (g.lse_gradient) /* the weight is a factor of all gradients */
       sum -= g.lse_gradient[at.b * g.lse_gradient_stride[0] +
                             at.n * g.lse_gradient_stride[1] +
-                            h * g.lse_gradient_stride[2]];
+                            h * g.lse_gradient_stride[2]] /
+             p.weight;
     g.facts[DIL_FACTS * index] = lse == DIL_NONE ? -lse : lse * DIL_LOG2_E;
     g.facts[DIL_FACTS * index + 1] = sum;
   }

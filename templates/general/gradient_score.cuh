@@ -31,7 +31,8 @@ DIL_INLINE float rewrite_score(const dil_params &p, const dil_tile &t,
 
 /* Scores s become weights, of which dropout may take some. Products of dO and V,
  * d, become gradients of the scores before the chain. A pair of weight 0 has
- * none, whatever stands in its operands. */
+ * none, whatever stands in its operands. For gradients of inputs s becomes the
+ * score before the chain, and d its gradient behind the chain. */
 DIL_INLINE void differentiate(const dil_params &p, const dil_tile &t,
                               const dil_visit &v, unsigned bits,
                               const dil_row_words &words,
@@ -53,6 +54,9 @@ DIL_INLINE void differentiate(const dil_params &p, const dil_tile &t,
   for (int e = 0; e < 4 * SCORE_TILES; e++) {
     float &x = s[e >> 2][e & 3], &y = d[e >> 2][e & 3];
     dil_facts row = facts_at(e);
+#if MAKES & MAKES_INPUTS
+    float before = __fmul_rn(x, p.scale);
+#endif
     float slope = natural ? rewrite_score(p, t, rows, v, e, x) : 1.0f;
     float weight = power_of_2(fmaf(x, c2, -row.lse));
     if (weight > 1) weight = 1;
@@ -61,6 +65,11 @@ DIL_INLINE void differentiate(const dil_params &p, const dil_tile &t,
 #endif
     if (!(bits >> e & 1)) weight = 0;
     float share = gone >> e & 1 ? 0.0f : y * kept;
+#if MAKES & MAKES_INPUTS
+    y = weight == 0 ? 0.0f : weight * (share - row.delta);
+    x = before;
+    continue;
+#endif
     y = weight == 0 ? 0.0f
                     : dil_slopes(weight * (share - row.delta), slope);
     x = gone >> e & 1 ? 0.0f : weight * (kept / WEIGHT_UNIT);

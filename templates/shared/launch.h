@@ -14,6 +14,15 @@ enum {
   DIL_PARAMS_BYTES = 1592 /* of dil_params; C and CUDA C both check it */
 };
 
+/* Types of inputs. */
+enum {
+  DIL_INPUT_F32,
+  DIL_INPUT_BF16,
+  DIL_INPUT_F16,
+  DIL_INPUT_I32,
+  DIL_INPUT_U8
+};
+
 typedef struct dil_device_input {
   const void *data;
   /* Smallest and largest element of each block: [leading axes][blocks][2], i32
@@ -71,7 +80,31 @@ typedef struct dil_gradient {
   int add;             /* to what an earlier pass has left */
 } dil_gradient;
 
-enum { DIL_GRADIENT_BYTES = 1888 }; /* of dil_gradient_params, as above */
+/* The gradient of one input and its sums. Tiles that may add to one element are
+ * in the same lists, whose tiles come one after the other; each list has its
+ * own copies of the sums, one, or one a warp. */
+typedef struct dil_input_sums {
+  void *data;             /* copies in f64; or f32, the gradient itself */
+  long long dim[4], stride[4]; /* of a copy; strides count elements */
+  long long count;        /* elements of a copy */
+  int apart[3];           /* tiles of other rows, heads, batch rows never add to
+                           * one element */
+  int input;              /* its number */
+  int lists;              /* for tiles that may; 0: there are no sums */
+  int copies;             /* of each list */
+  int turns;              /* warps of a block add in turn */
+  int direct;             /* data is the gradient itself */
+  /* Of dil_sink_inputs: whether the pattern's sinks count, and those of which
+   * branches. */
+  int own;
+  unsigned long long among;
+  /* Of dil_input_end: the gradient, a DIL_INPUT_... */
+  void *gradient;
+  long long gradient_stride[4];
+  int gradient_type;
+} dil_input_sums;
+
+enum { DIL_GRADIENT_BYTES = 2064 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
@@ -79,7 +112,8 @@ enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
 /* The parameters of general/gradient.cu. */
 typedef struct dil_gradient_params {
   dil_params of;      /* the call; its o is the gradient of o (dO) */
-  const void *o;      /* of the forward call, or f32 of one pass: o_wide */
+  const void *o;      /* of the forward call, or f32 of one pass: o_wide. NULL:
+                       * delta has no part of it */
   long long o_stride[3]; /* b, n, h, as all here */
   int o_wide;
   const float *lse;   /* of the softmax whose weights are meant */
@@ -92,6 +126,7 @@ typedef struct dil_gradient_params {
   const float *sums;
   dil_gradient rounded;
   int sum_rows, sum_heads, sum_size;
+  dil_input_sums input; /* of the kernels that make gradients of inputs */
 } dil_gradient_params;
 
 #endif

@@ -5,6 +5,8 @@
 #ifndef DIL_TEMPLATES_SHARED_PLAN_H
 #define DIL_TEMPLATES_SHARED_PLAN_H
 
+#include "templates/shared/launch.h"
+
 struct dil_branch_row {
   int segment, dilation; /* segment 0: the whole sequence */
   int head_first, head_last;
@@ -21,8 +23,6 @@ struct dil_predicate_row {
 struct dil_input_row {
   int dtype, rank;       /* dtype: DIL_INPUT_... */
 };
-enum { DIL_INPUT_F32, DIL_INPUT_BF16, DIL_INPUT_F16, DIL_INPUT_I32,
-       DIL_INPUT_U8 };
 #define DIL_FAR 0x7fffffff
 
 #ifndef DIL_PLAN

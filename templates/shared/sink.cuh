@@ -5,16 +5,27 @@
 #include "templates/shared/softmax.cuh"
 #include "templates/shared/walk.cuh"
 
-/* The sinks of the row at position t, in natural units: the pattern's and those
- * of the branches of `among` that select the row. inf becomes NaN. */
-DIL_INLINE float sink_of(const dil_pair &at, int t, unsigned long long among) {
-#if SINKS
-  float sum = dil_sink(BRANCHES, t, at);
+/* Branches of `among` with sinks that select the row at position t. */
+DIL_INLINE unsigned long long sinks_of(int h, int t,
+                                       unsigned long long among) {
+  unsigned long long some = 0;
 #pragma unroll 1
   for (int b = 0; SINK_BRANCHES && b < BRANCHES; b++)
-    if ((SINK_BRANCHES & among) >> b & 1 && serves(b, at.h) &&
-        selects(b, at.h, t))
-      sum = dil_sinks_add(dil_sink(b, t, at), sum);
+    if ((SINK_BRANCHES & among) >> b & 1 && serves(b, h) && selects(b, h, t))
+      some |= 1ull << b;
+  return some;
+}
+
+/* The sinks of the row at position t, in natural units: the pattern's (own) and
+ * those of the branches of `among` that select the row. inf becomes NaN. */
+DIL_INLINE float sink_of(const dil_pair &at, int t, bool own,
+                         unsigned long long among) {
+#if SINKS
+  float sum = own ? dil_sink(BRANCHES, t, at) : DIL_NONE;
+#pragma unroll 1
+  for (unsigned long long rest = sinks_of(at.h, t, among); rest;
+       rest &= rest - 1)
+    sum = dil_sinks_add(dil_sink(__ffsll((long long)rest) - 1, t, at), sum);
   return sum == -DIL_NONE ? sum - sum : sum;
 #else
   return DIL_NONE;
@@ -28,12 +39,19 @@ DIL_INLINE unsigned long long sinks_among(int pass) {
   return pass < 0 ? 0 : dil_passes[pass].branches;
 }
 
+/* The position of query row n, and what its sinks read. */
+DIL_INLINE int row_position(const dil_params &p, int b, int n) {
+  return p.first - (p.M - batch_keys(p, b)) + n * query_step(p);
+}
+DIL_INLINE dil_pair row_pair(const dil_params &p, int b, int h) {
+  return {b + p.batch, h, p.B, p.N, batch_keys(p, b), p.input};
+}
+
 /* The lse that query row n of (b, h) starts a pass from. */
 DIL_INLINE float row_start(const dil_params &p, int b, int n, int h, int pass) {
-  int keys = batch_keys(p, b);
-  int t = p.first - (p.M - keys) + n * query_step(p);
-  dil_pair at = {b + p.batch, h, p.B, p.N, keys, p.input};
-  return SINKS ? sink_of(at, t, sinks_among(pass)) : DIL_NONE;
+  if (!SINKS) return DIL_NONE;
+  return sink_of(row_pair(p, b, h), row_position(p, b, n), true,
+                 sinks_among(pass));
 }
 
 #endif

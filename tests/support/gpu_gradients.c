@@ -113,23 +113,6 @@ static const char *run_twice(gradient_data *g, dil_cuda_kernel *made) {
   return same ? "" : "a second run has other bits";
 }
 
-/* Gradients of inputs, which a GPU refuses by name, are not asked for. */
-static void leave_inputs(gradient_data *g) {
-  int32_t kept = 0;
-  for (int32_t i = 0; i < g->result_count; i++) {
-    gradient_result *r = &g->result[i];
-    bool is_input = r->tensor >= g->call.inputs &&
-                    r->tensor < g->call.inputs + DIL_INPUT_MAX;
-    if (!is_input) {
-      g->result[kept++] = *r;
-      continue;
-    }
-    r->tensor->data = NULL;
-    guard_free(&r->memory);
-  }
-  g->result_count = kept;
-}
-
 const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
                                  gradient_shape shape) {
   static char text[1500];
@@ -141,7 +124,6 @@ const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
   dil_cuda_kernel *made = gpu_kernel_make(p, false, text, sizeof text);
   if (made) {
     gradient_data *g = gradient_data_new(s, shape);
-    leave_inputs(g);
     snprintf(text, sizeof text, "%s", run_twice(g, made));
     gradient_data_free(g);
   }

@@ -80,6 +80,74 @@ static const struct {
        "abs(s); }"),
      1, 100, 100},
     {"negative scale", P(SMALL, "scale -0.3; branch { }"), 1, 60, 60},
+    {"heads split, mean",
+     P("heads 4; head_dim 16", "combine mean; segments 32, 64; dilations 1, 2; "
+                               "heads split;"),
+     1, 100, 100},
+    /* gradients of inputs */
+    {"temperature",
+     P(SMALL, "causal; input t : f32[H] gradient; score s * t[h]; branch { }"),
+     2, 130, 150},
+    {"distances",
+     P(SMALL, "causal; input r : f32[H, 40] gradient; "
+              "score s + r[h, min(i - j, 50)]; branch { }"),
+     1, 150, 150},
+    {"one element a pair",
+     P(SMALL, "input z : f32[B, H, M, M] gradient; score s + z[b, h, i, j]; "
+              "branch { segment 32; } branch { dilation 2; }"),
+     2, 70, 90},
+    {"rows of all heads",
+     P("heads 6 kv 2; head_dim 16", "input t : f32[M] gradient; "
+                                    "score s * t[i]; branch { }"),
+     2, 9, 60},
+    {"keys, 16 bits",
+     P(SMALL, "input t : bf16[M] gradient; input u : f16[2, H] gradient; "
+              "score tanh(s * t[j]) + u[j % 3, h]; branch { }"),
+     1, 80, 90},
+    {"inputs before and after",
+     P(SMALL, "input t : f32[9] gradient; score s * t[4] + t[j]; "
+              "score s + t[0] * s * s; branch { }"),
+     1, 60, 70},
+    {"inputs of branches",
+     P(SMALL, "input t : f32[H] gradient; causal; branch { segment 32; score "
+              "s * t[h]; } branch { dilation 2; score s - t[h] * i; }"),
+     1, 100, 100},
+    {"inputs, shared keys",
+     P(SMALL, "input t : f32[H, M] gradient; segments 24, 48, 96; dilations 1, "
+              "2, 4; score s * t[h, j];"),
+     1, 100, 100},
+    {"inputs, union",
+     P(SMALL, "combine union; input t : f32[H] gradient; score s * t[h]; branch "
+              "{ window 10, 10; } branch { mask j < 20; } branch { dilation 4; "
+              "}"),
+     1, 110, 110},
+    {"inputs, sum",
+     P(SMALL, "combine sum; input t : f32[M] gradient; score s + t[i]; branch { "
+              "causal; } branch { dilation 2; }"),
+     1, 90, 90},
+    {"inputs, dropout",
+     P(SMALL, "dropout 0.3; input t : f32[H] gradient; score s * t[h]; branch "
+              "{ }"),
+     1, 60, 60},
+    {"inputs too many for copies",
+     P(SMALL, "input t : f32[2200000] gradient; "
+              "score s + t[hash(h, i / 2, j / 2) % 2200000]; branch { }"),
+     1, 70, 70},
+    {"learned sinks",
+     P("heads 4 kv 2; head_dim 16", "causal; window 20, 0; input z : f32[H] "
+                                    "gradient; sink z[h]; branch { }"),
+     2, 90, 90},
+    {"sinks of branches",
+     P(SMALL, "input z : bf16[2] gradient; input y : f32[M] gradient; sink "
+              "z[0]; branch { segment 32; sink z[1] - y[i]; } branch { "
+              "dilation 2; sink 2.0 * z[1]; }"),
+     2, 90, 90},
+    {"learned sinks, mean",
+     P("heads 4; head_dim 16", "combine mean; input z : f32[H] gradient; input "
+                               "y : f32[H] gradient; sink z[h]; branch { sink "
+                               "y[h]; causal; } branch { dilation 2; score s * "
+                               "z[h]; heads 1..2; }"),
+     1, 70, 70},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16, DIL_F16};
@@ -180,6 +248,25 @@ static const struct {
      {.call = {.element = spoil}, .element = spoil_output}},
     {"not finite, masks",
      P(SMALL, "mask (i + j) % 2 == 0; branch { }"),
+     0,
+     {.call = {.element = spoil}, .element = spoil_output}},
+    {"lengths of inputs",
+     P(SMALL, "causal; input t : f32[M] gradient; input z : f32[B, N] gradient; "
+              "score s * t[i] + z[b, i]; branch { }"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"inputs alone",
+     P(SMALL, "causal; input t : f32[H] gradient; score s * t[h]; branch { }"),
+     0,
+     {.unwanted = 1 << GRADIENT_DQ | 1 << GRADIENT_DK | 1 << GRADIENT_DV}},
+    {"inputs of passes",
+     P(SMALL, "causal; input t : f32[H] gradient; score s * t[h]; segments 32, "
+              "64; dilations 1, 2;"),
+     FORCE_CHAIN,
+     {.call = {.seed = 3}}},
+    {"inputs, not finite",
+     P(SMALL, "mask (i + j) % 2 == 0; input t : f32[H, M] gradient; "
+              "score s * t[h, j]; branch { }"),
      0,
      {.call = {.element = spoil}, .element = spoil_output}},
     {"large scores", P(SMALL, "causal; branch { }"), 0, {.call = {.size = 10}}},

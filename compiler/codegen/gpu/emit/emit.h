@@ -31,6 +31,20 @@ void put_expressions(source_text *s, const plan *p);
  *   float dil_chain_slope(int chain, float &s, int i, int j, const dil_pair &at)
  *         the derivative of a chain by its score; s becomes the chain's */
 void put_slopes(source_text *s, const plan *p);
+/* Of a backward plan, what pairs and rows give to the gradients of inputs. `to`
+ * is an adder of templates/general/gradient_sums.cuh:
+ *   void dil_chain_reads(int chain, float s, int i, int j, const dil_pair &at,
+ *                        float plain, To &to)
+ *         of one pair: s before the chain, `plain` the gradient of the score
+ *         behind it
+ *   void dil_chain_rows(int chain, int i, const dil_pair &at, To &to)
+ *         ends the sums of a row's pairs
+ *   void dil_sink_reads(bool own, unsigned long long branches, int i,
+ *                       const dil_pair &at, float lse, float delta, To &to)
+ *         of a row's sinks: the pattern's (own) and those of branches */
+void put_reads(source_text *s, const plan *p);
+/* Whether scores have a derivative by some input with a gradient. */
+bool has_score_reads(const dil_table *t);
 /*   dil_range dil_cover(int predicate, dil_range i, dil_range j, dil_range h,
  *                       const dil_pair &at)
  *         the masks over a whole tile by interval arithmetic; see
@@ -46,6 +60,8 @@ void put_mask_bits(source_text *s, const plan *p);
 /* Append one condition as an expression of CUDA C: at one pair, or over ranges.
  * The functions above return these expressions. */
 void put_condition(source_text *s, const plan *p, const expr *e);
+/* Appends a number as an f32. */
+void put_f32(source_text *s, const plan *p, const expr *e);
 void put_condition_range(source_text *s, const plan *p, const expr *e);
 /* The plan's numbers as macros and __constant__ tables
  * (templates/shared/plan.cuh): HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0

@@ -44,8 +44,7 @@ static const char *const signs[EXPR_OP_COUNT] = {
 
 static void put_value(source_text *s, const plan *p, const expr *e);
 
-/* Writes an operand as an f32. */
-static void put_real(source_text *s, const plan *p, const expr *e) {
+void put_f32(source_text *s, const plan *p, const expr *e) {
   if (e->type == TYPE_F32) {
     put_value(s, p, e);
     return;
@@ -56,7 +55,7 @@ static void put_real(source_text *s, const plan *p, const expr *e) {
 }
 
 static void put_as(source_text *s, const plan *p, const expr *e, bool real) {
-  if (real) put_real(s, p, e);
+  if (real) put_f32(s, p, e);
   else put_value(s, p, e);
 }
 
@@ -201,7 +200,7 @@ static void put_chains(source_text *s, const plan *p) {
     put(s, "  case %d:\n", c);
     for (expr **x = p->chain[c]; *x; x++) {
       put(s, "    s = ");
-      put_real(s, p, *x);
+      put_f32(s, p, *x);
       put(s, ";\n");
     }
     put(s, "    break;\n");
@@ -213,10 +212,10 @@ static void put_chains(source_text *s, const plan *p) {
 static void put_sink_sum(source_text *s, const plan *p, expr *const *sink,
                          int32_t count) {
   for (int32_t k = 1; k < count; k++) put(s, "dil_sinks_add(");
-  put_real(s, p, sink[0]);
+  put_f32(s, p, sink[0]);
   for (int32_t k = 1; k < count; k++) {
     put(s, ", ");
-    put_real(s, p, sink[k]);
+    put_f32(s, p, sink[k]);
     put(s, ")");
   }
 }
@@ -240,10 +239,10 @@ static void put_sinks(source_text *s, const plan *p) {
 static void put_step(source_text *s, const plan *p, const expr *e,
                      const expr *slope) {
   put(s, "    slope = dil_slopes(slope, ");
-  if (slope) put_real(s, p, slope);
+  if (slope) put_f32(s, p, slope);
   else put(s, "0.0f");
   put(s, ");\n    s = ");
-  put_real(s, p, e);
+  put_f32(s, p, e);
   put(s, ";\n");
 }
 
