@@ -193,9 +193,16 @@ static bool is_apart(const dil_table *t) {
   return t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
 }
 
+/* Backward, `gradient detached` asks for the o of each branch alone: a pass for
+ * each makes it, on every kind of device. */
+static bool is_detached(const plan *p) {
+  return p->direction == DIL_BACKWARD && p->table.detached &&
+         !(p->force & FORCE_FUSE);
+}
+
 static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
   const dil_table *t = &pl->plan->table;
-  if (is_apart(t) || pl->plan->force & FORCE_CHAIN ||
+  if (is_apart(t) || is_detached(pl->plan) || pl->plan->force & FORCE_CHAIN ||
       !partition_heads(t, pass, b))
     return false;
   bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
@@ -206,7 +213,7 @@ static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
  * choice. */
 static bool counts_passes(const plan *p) {
   const unsigned forced = FORCE_FUSE | FORCE_CHAIN | FORCE_GENERAL;
-  return !(p->force & forced) && p->table.branch_count > 1 &&
+  return !(p->force & forced) && !is_detached(p) && p->table.branch_count > 1 &&
          p->table.combine == DIL_COMBINE_SOFTMAX;
 }
 

@@ -5,7 +5,9 @@
  * A row's weights follow from the lse of its softmax. Where the call brings
  * none, and for `mean` and `sum`, where each pass has a softmax of its own, the
  * passes run forward once more, as those of a shard do: their states have lse,
- * and o of each pass. Gradients that several passes make are summed in f32. */
+ * and o of each pass. Under `gradient detached` a pass is one branch: its own o
+ * is made so, and the lse stays the joint one. Gradients that several passes
+ * make are summed in f32. */
 #include "input_sums.h"
 #include "kernel.h"
 #include "spans.h"
@@ -45,18 +47,21 @@ static bool backward_makes_lse(const backward_run *b) {
 
 static bool backward_has_states(const backward_run *b) {
   const dil_table *t = b->kernel->table;
-  return combine_is_additive(t) || backward_makes_lse(b);
+  return combine_is_additive(t) || t->detached || backward_makes_lse(b);
 }
 
 /* ---- checking ------------------------------------------------------------ */
 
 static dil_status backward_refuse(const dil_cuda_kernel *kernel) {
   const dil_table *t = kernel->table;
-  if (!t->detached) return DIL_OK;
-  return dil_fail(DIL_UNSUPPORTED,
-                  "'%s' says `gradient detached`, of which "
-                  "there are no kernels for a GPU yet",
-                  t->name);
+  for (int32_t p = 0; t->detached && p < t->pass_count; p++)
+    if (t->passes[p].branches & (t->passes[p].branches - 1))
+      return dil_fail(DIL_UNSUPPORTED,
+                      "'%s' says `gradient detached`, and pass %d of it was "
+                      "forced to have several branches: on a GPU each branch "
+                      "needs a pass of its own then",
+                      t->name, p);
+  return DIL_OK;
 }
 
 static dil_status backward_check(dil_cuda_kernel *kernel,
@@ -121,6 +126,12 @@ static int32_t backward_outputs(const dil_table *t) {
   return t->sinks ? run_states(t) : 1;
 }
 
+/* States of lse: those of the passes, and of a branch beside the joint one. */
+static int32_t backward_lses(const backward_run *b) {
+  const dil_table *t = b->kernel->table;
+  if (!backward_has_states(b)) return 0;
+  return run_states(t) + (t->detached && backward_makes_lse(b));
+}
 
 static dil_status backward_lay_out(backward_run *b) {
   const dil_table *t = b->kernel->table;
@@ -135,7 +146,7 @@ static dil_status backward_lay_out(backward_run *b) {
   at->state_lse =
       at->state_o +
       round_up(states * backward_outputs(t) * t->value_dim * 4, 256);
-  int64_t next = at->state_lse + round_up(states * run_states(t) * 4, 256);
+  int64_t next = at->state_lse + round_up(rows * backward_lses(b) * 4, 256);
   for (int32_t i = 0; i < 3; i++) {
     at->sums[i] = next;
     next += backward_sums_bytes(b, to[i]);
@@ -294,6 +305,26 @@ static dil_status backward_run_additive(backward_run *b) {
   return status;
 }
 
+/* `gradient detached`: the o of a branch alone is made here, its lse is not
+ * asked for. What the pattern's sinks move is the joint lse alone. */
+static dil_status backward_run_detached(backward_run *b) {
+  cuda_run r = backward_forward_run(b);
+  const dil_table *t = r.table;
+  dil_status status = DIL_OK;
+  if (backward_makes_lse(b)) r.state_lse += b->run.B * b->run.N * t->heads;
+  for (int32_t p = 0; p < t->pass_count && !status; p++) {
+    status = general_begin_alone(&r, p, b->codes.general);
+    if (!status) status = backward_advance(b, &r, p);
+    backward_take_o(b, r.state_o);
+    if (!status) status = backward_make_facts(b);
+    if (!status) status = backward_run_pass(b, p);
+    if (!status) status = backward_run_sinks(b, false, t->passes[p].branches);
+  }
+  b->gradient.o.data = NULL;
+  if (!status) status = backward_make_facts(b);
+  return status ? status : backward_run_sinks(b, true, 0);
+}
+
 static dil_status backward_run_joint(backward_run *b) {
   dil_status status = backward_make_facts(b);
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
@@ -307,7 +338,8 @@ static dil_status backward_run_softmax(backward_run *b) {
   dil_status status = makes_lse ? backward_make_lse(b) : DIL_OK;
   if (makes_lse) backward_take_lse(b, b->run.state_lse);
   if (status) return status;
-  return backward_run_joint(b);
+  return b->kernel->table->detached ? backward_run_detached(b)
+                                    : backward_run_joint(b);
 }
 
 static dil_status backward_run_all(backward_run *b) {

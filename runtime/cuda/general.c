@@ -315,6 +315,14 @@ dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   return general_launch_rows(r, code, ENTRY_BEGIN, &p);
 }
 
+dil_status general_begin_alone(const cuda_run *r, int32_t pass,
+                               const cuda_code *code) {
+  dil_params p = general_parameters(r);
+  p.flags |= DIL_ALONE;
+  p.pass = pass;
+  return general_launch_rows(r, code, ENTRY_BEGIN, &p);
+}
+
 dil_status general_end(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
   return general_launch_rows(r, code, ENTRY_END, &p);

@@ -39,7 +39,8 @@ enum { /* rows of 16-byte units, which may be copied as such */
        DIL_WHOLE_O = 8, /* pairs of elements are aligned */
        DIL_DROP = 16,   /* dropout applies */
        DIL_SHARD =
-           32 /* of a sequence (dil_shard): every row ends in the state */
+           32, /* of a sequence (dil_shard): every row ends in the state */
+       DIL_ALONE = 64 /* the state begins as that of one pass alone */
 };
 
 typedef struct dil_params {

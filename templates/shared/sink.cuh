@@ -47,11 +47,14 @@ DIL_INLINE dil_pair row_pair(const dil_params &p, int b, int h) {
   return {b + p.batch, h, p.B, p.N, batch_keys(p, b), p.input};
 }
 
-/* The lse that query row n of (b, h) starts a pass from. */
+/* The lse that query row n of (b, h) starts a pass from. With DIL_ALONE the
+ * state is of pass p.pass alone, in which the pattern's sinks have no part. */
 DIL_INLINE float row_start(const dil_params &p, int b, int n, int h, int pass) {
+  bool alone = p.flags & DIL_ALONE;
+  unsigned long long among =
+      alone ? dil_passes[p.pass].branches : sinks_among(pass);
   if (!SINKS) return DIL_NONE;
-  return sink_of(row_pair(p, b, h), row_position(p, b, n), true,
-                 sinks_among(pass));
+  return sink_of(row_pair(p, b, h), row_position(p, b, n), !alone, among);
 }
 
 #endif

@@ -126,6 +126,10 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code);
  * general_end does so for all heads and merges their states. */
 dil_status general_begin(const cuda_run *r, const cuda_code *code);
 dil_status general_end(const cuda_run *r, const cuda_code *code);
+/* In a shard of a sequence, the state of a pass alone: it begins with the sinks
+ * of its branches, and the pattern's are not in it. */
+dil_status general_begin_alone(const cuda_run *r, int32_t pass,
+                               const cuda_code *code);
 /* The parameters of a pass, with the space of tiles that hold query rows, or
  * keys. */
 dil_status general_fill(const cuda_run *r, int32_t pass, bool keys,

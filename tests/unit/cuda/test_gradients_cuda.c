@@ -148,6 +148,21 @@ static const struct {
                                "y[h]; causal; } branch { dilation 2; score s * "
                                "z[h]; heads 1..2; }"),
      1, 70, 70},
+    /* detached */
+    {"detached",
+     P(SMALL, "gradient detached; causal; segments 32, 64; dilations 1, 2;"), 1,
+     100, 100},
+    {"detached, grouped",
+     P("heads 4 kv 2; head_dim 16", "gradient detached; branch { segment 40; } "
+                                    "branch { dilation 3; mask j > 5; }"),
+     2, 90, 90},
+    {"detached sinks",
+     P("heads 4; head_dim 16", "gradient detached; input z : f32[H] gradient; "
+                               "sink z[h]; branch { segment 32; sink 2.0 * "
+                               "z[0]; score s * z[h]; } branch { dilation 2; "
+                               "heads 1..2; } branch { causal; heads 2..3; sink "
+                               "-z[h] * 0.01 * i; }"),
+     1, 100, 100},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16, DIL_F16};
@@ -250,6 +265,11 @@ static const struct {
      P(SMALL, "mask (i + j) % 2 == 0; branch { }"),
      0,
      {.call = {.element = spoil}, .element = spoil_output}},
+    {"a branch alone, its lse made again",
+     P(SMALL, "gradient detached; input z : f32[H] gradient; sink z[h]; causal; "
+              "branch { segment 32; } branch { dilation 2; sink z[0]; }"),
+     0,
+     {.without_lse = true}},
     {"lengths of inputs",
      P(SMALL, "causal; input t : f32[M] gradient; input z : f32[B, N] gradient; "
               "score s * t[i] + z[b, i]; branch { }"),
@@ -298,15 +318,13 @@ static int32_t number_of(const char *variable, int32_t otherwise) {
   return text ? atoi(text) : otherwise;
 }
 
-/* A tested pattern of its canonical text, without what a GPU refuses by name.
- */
+/* A tested pattern of its canonical text. */
 static tested_pattern *random_tested(uint64_t *state) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
   ck_assert(out != NULL);
   pattern *p = random_pattern(memory, state, true);
-  p->detached = false;
   pattern_print(p, out);
   fclose(out);
   tested_pattern *s = tested_pattern_new("random", text, NULL, 0);
