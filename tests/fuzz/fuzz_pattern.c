@@ -92,13 +92,19 @@ static gradient_shape gradient_shape_of(const spec *s, int32_t *lengths) {
   return shape;
 }
 
-/* "" or what is wrong with the gradients. */
+/* Laws hold of f32, and of numbers alone. */
+#define LAW_BOUND 1e-5
+
+/* "" or what is wrong with the gradients, by the oracle and by the laws. */
 static const char *gradients_problem(const spec *s, const tested_pattern *made,
                                      kernel_made *k) {
   int32_t lengths[SPEC_BATCHES];
   gradient_shape shape = gradient_shape_of(s, lengths);
   gradient_data *g = gradient_data_new(made, shape);
-  return gradient_data_problem(g, k);
+  const char *problem = gradient_data_problem(g, k);
+  bool lawful = s->dtype == DIL_F32 && !shape.call.element;
+  if (problem[0] || !lawful) return problem;
+  return gradient_laws(made->pattern, &g->call, LAW_BOUND);
 }
 
 /* In the child: writes what is wrong to `out`, nothing when all is well. How it

@@ -193,10 +193,13 @@ static const char *check_values(const law_place *at, double tolerance) {
     return "";
   for (int64_t k = 0; k < query_count(at); k++) {
     if (row_lse(at, k) == -INFINITY) continue;
-    double keys = 1 - row_sinks(at, k);
-    for (int64_t d = 0; d < at->p->value_dim; d++)
-      add_right(&sums, d, term(keys, element(&c->output, at->b, row_of(at, k),
-                                             head_of(at, k), d)));
+    double sinks = row_sinks(at, k);
+    for (int64_t d = 0; d < at->p->value_dim; d++) {
+      double given =
+          element(&c->output, at->b, row_of(at, k), head_of(at, k), d);
+      add_right(&sums, d, given);
+      add_right(&sums, d, -term(sinks, given));
+    }
   }
   for (int64_t j = 0; j < c->dv.shape[1]; j++)
     for (int64_t d = 0; d < at->p->value_dim; d++)
@@ -228,6 +231,17 @@ static double row_slopes(const law_place *at, int64_t k) {
   return row_dlse(at, k) + sinks * delta;
 }
 
+/* What the numbers that cancel in a row's dS have in all. */
+static double row_size(const law_place *at, int64_t k) {
+  int64_t n = row_of(at, k), h = head_of(at, k);
+  double size = 0;
+  bool none = pattern_has_lse(at->p) && row_lse(at, k) == -INFINITY;
+  for (int64_t d = 0; d < at->p->value_dim && !none; d++)
+    size += fabs(term(element(&at->call->forward.o, at->b, n, h, d),
+                      element(&at->call->output, at->b, n, h, d)));
+  return none ? 0 : size + fabs(row_dlse(at, k));
+}
+
 static const char *check_keys(const law_place *at, double tolerance) {
   const dil_backward_call *c = at->call;
   law_sums sums = {0};
@@ -238,10 +252,13 @@ static const char *check_keys(const law_place *at, double tolerance) {
     return "";
   for (int64_t k = 0; k < query_count(at); k++) {
     double slopes = scale_of(at) * row_slopes(at, k);
-    for (int64_t d = 0; d < at->p->head_dim; d++)
-      add_right(&sums, d, term(slopes, element(&c->forward.q, at->b,
-                                               row_of(at, k), head_of(at, k),
-                                               d)));
+    double size = fabs(scale_of(at)) * row_size(at, k);
+    for (int64_t d = 0; d < at->p->head_dim; d++) {
+      double q =
+          element(&c->forward.q, at->b, row_of(at, k), head_of(at, k), d);
+      add_right(&sums, d, term(slopes, q));
+      sums.size[d] += fabs(term(size, q));
+    }
   }
   for (int64_t j = 0; j < c->dk.shape[1]; j++)
     for (int64_t d = 0; d < at->p->head_dim; d++)

@@ -42,6 +42,22 @@ static const struct backward_case {
     {"wide heads", P("heads 1; head_dim 256 value 3", "causal; branch { }")},
     {"wide values", P("heads 2; head_dim 5 value 129", "branch { }")},
     {"dropout", P(GROUPED, "dropout 0.25; " TWO)},
+    /* The index runs from -2 on, and past the table. */
+    {"a table read at an index of keys, and outside",
+     P(GROUPED, "input at : i32[M]; input t : f32[H, 2] gradient; "
+                "score s + t[h, at[j] * 3 - 2]; branch { }")},
+    {"tables of rows and keys by an index",
+     P(GROUPED, "input doc : i32[B, M]; input t : f32[2, 3] gradient; "
+                "score s * (1 + t[doc[b, i], doc[b, j]]); " TWO)},
+    {"sinks", P(GROUPED, "input z : f32[H] gradient; sink z[h]; causal; "
+                         "branch { segment 32; sink 0.5; }")},
+    {"sinks of branches",
+     P(GROUPED, "combine mean; input z : f32[H] gradient; "
+                "branch { segment 32; sink z[h]; } branch { dilation 3; }")},
+    {"sinks of detached branches",
+     P(GROUPED, "gradient detached; input z : f32[H] gradient; "
+                "branch { segment 32; sink z[h]; } branch { dilation 3; }")},
+    {"a sink that takes most", P(GROUPED, "sink 6.0; branch { }")},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -205,13 +221,16 @@ START_TEST(large_scores) {
 }
 END_TEST
 
+/* The gradient of a loss that is multiplied by 65536: up to the largest f16,
+ * so that dP and dS do not fit into one. */
 static double scaled_loss(const int64_t *at, double number) {
   (void)at;
-  return number * 8192;
+  double gradient = fmax(fmin(number / 5, 0.99), -0.99);
+  return gradient * 65536;
 }
 
 START_TEST(scaled_losses_of_f16) {
-  open_tested(P(GROUPED, "branch { }"));
+  open_tested(P("heads 4 kv 2; head_dim 64", "branch { }"));
   tested_pattern_retype(s, DIL_F16);
   gradient_shape shape = shape_of(40, 40);
   shape.element = scaled_loss;
