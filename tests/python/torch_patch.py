@@ -28,6 +28,7 @@ def zero_keys(q, k, v, pairs):
     for s, r in pairs:
         end = -(-n // s) * s if n > s else -(-n // r) * r
         x = [functional.pad(y, (0, 0, 0, 0, 0, end - n)) for y in (q, k, v)]
+        s = s if n > s else end
         o, lse = gathered(*x, [(s, r)], phase="block", with_lse=True)
         outs.append(o[:, :n]), lses.append(lse[:, :n])
     weights = torch.stack(lses).softmax(0).detach()
@@ -109,6 +110,16 @@ def test_heads_no_multiple_of_the_dilation():
     same(patched(m)[0][0], m[0], torch.randn(1, 100, 32))
 
 
+def test_a_dilation_that_does_not_divide():
+    """The formula, with zeros to the segment's end: torchscale misplaces rows,
+    and this test's own module does not."""
+    m = model(1, segments=(16, 30), ratios=(1, 4))
+    other, said = patched(m)
+    assert said.count("dilation 4 does not divide segment 30") == 1, said
+    for n in (60, 59, 31, 29, 100):
+        same(other[0], m[0], torch.randn(1, n, 64))
+
+
 def test_without_zero_keys_it_is_the_paper():
     m, x = model(), torch.randn(1, 100, 64)
     other, said = patched(m, zero_keys=False, gradient="exact")
@@ -172,10 +183,8 @@ def test_autocast():
 
 
 def test_what_differs_is_said_once():
-    _, said = patched(model(segments=(16, 30), ratios=(1, 4)))
-    assert said.count("dilation 4 does not divide segment 30") == 1, said
     _, said = patched(model(dropout=0.1), padding="honour")
-    assert "attention dropout draws other numbers" in said
+    assert said.count("attention dropout draws other numbers") == 1, said
     assert "torchscale attends to padded keys" in said
 
 

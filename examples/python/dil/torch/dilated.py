@@ -41,11 +41,12 @@ def _zero_key_sink(heads, segment, dilation):
     """A branch's sink of the keys that torchscale pads with: to the end of the
     last segment, or to a multiple of the dilation where one segment holds all.
 
-    Of the positions below x, (x + r - 1 - p) / r have the phase p."""
+    Of the first x positions of a segment, (x + r - 1 - p) / r have phase p."""
     s, r = segment, dilation
-    phase = f"h / {-(-heads // r)}"
-    end = f"(M > {s} ? (M + {s - 1}) / {s} * {s // r} : (M + {r - 1}) / {r})"
-    count = f"{end} - (M + {r - 1} - {phase}) / {r}"
+    below = f"{r - 1} - h / {-(-heads // r)}"
+    end = f"(M > {s} ? {s} : (M + {r - 1}) / {r} * {r})"
+    here = f"M - (M - 1) / {s} * {s}"
+    count = f"({end} + {below}) / {r} - ({here} + {below}) / {r}"
     return f"sink i / {s} == (M - 1) / {s} ? log(1.0 * ({count})) : -inf;"
 
 
