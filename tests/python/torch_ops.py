@@ -386,6 +386,9 @@ def test_wrong_calls_are_refused():
           q[0], k, v, CAUSAL)
     fails("DIL_USAGE", "got torch.float64", attention,
           *(x.double() for x in (q, k, v)), CAUSAL)
+    fails("DIL_USAGE", "q must be a tensor of 4 dimensions, got 3", attention,
+          q[0].clone().requires_grad_(), k, v, CAUSAL)
+    fails("DIL_USAGE", "has no lse", attention, q, k, v, MEAN, lse=True)
     fails("DIL_USAGE", "k must", attention, q, k[:1], v, CAUSAL)
     fails("DIL_USAGE", "input 'slope' is not given", attention, q, k, v, BIASED)
     fails("DIL_USAGE", "has no input 'slop'", attention, q, k, v, BIASED,

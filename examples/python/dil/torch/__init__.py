@@ -22,7 +22,7 @@ __all__ = ["Error", "Plan", "attention", "modules", "ops", "patch", "unpatch"]
 def _named(source):
     """The plan of a text, a path or a preset, as torch.compile may know it."""
     plan = _find(source)
-    return plan.name, plan.input_names, plan.has_dropout
+    return plan.name, plan.input_names, plan.has_dropout, plan.has_lse
 
 
 def _in_order(name, input_names, given):
@@ -73,9 +73,13 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     have gradients.
     """
     if isinstance(plan, Plan):
-        name, names, drops = plan.name, plan.input_names, plan.has_dropout
+        name, names = plan.name, plan.input_names
+        drops, has_lse = plan.has_dropout, plan.has_lse
     else:
-        name, names, drops = _named(plan)
+        name, names, drops, has_lse = _named(plan)
+    if lse and not has_lse:
+        raise Error("DIL_USAGE", f"plan '{name}' has no lse: its branches have a "
+                    "softmax each")
     o, log_sums = ops.attend(
         q, k, v, _in_order(name, names, inputs), name,
         None if lengths is None else _lengths(lengths, q), scale,

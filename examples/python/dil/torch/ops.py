@@ -85,13 +85,17 @@ def _seed(q, plan, seed, train):
     return int(seed) % 2 ** 64
 
 
-def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
-    """o, and lse where it is wanted and there is one; else None."""
+def _kernel(q, k, v, inputs, plan, backward=False):
     try:
-        kernel = plan.kernel(q, k, v)
+        return plan.kernel(q, k, v, backward)
     except (ValueError, IndexError):  # of a shape
-        _check(q, k, v, inputs, plan, lengths)
+        _check(q, k, v, inputs, plan)
         raise
+
+
+def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
+    """o, and lse where it is wanted; else None."""
+    kernel = _kernel(q, k, v, inputs, plan)
     call = (q, k, v, None, True if wants_lse and plan.has_lse else None, lengths,
             inputs, train, 0 if seed is None else _seed(q, plan, seed, train),
             kernel._scale(scale),
@@ -229,7 +233,7 @@ def _refuse_gradients(q, k, v, inputs, plan):
                     f"'{plan.name}' has none for it: declare the input with "
                     f"`gradient`, or pass {name}.detach()")
     if type(q) in (torch.Tensor, torch.nn.Parameter):  # no fake of a compiler
-        plan.kernel(q, k, v, backward=True)
+        _kernel(q, k, v, inputs, plan, backward=True)
 
 
 def _want_gradients(*tensors):
