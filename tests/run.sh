@@ -5,8 +5,8 @@
 # and at the end `N passed, N failed`. The word `bench-gpu` prints a table in
 # place of all that (bench/gpu.sh); words after it choose its cases.
 #
-# Suites that do nothing but compute run two at once; nothing else does, since
-# times are measured and awaited.
+# Suites that do nothing but compute run two at once. Others run alone, since
+# they measure times or wait for them, or keep both processors busy themselves.
 #
 # A test script prints `ok NAME` or `not ok NAME` a test; it finds the program
 # in $DIL and a folder of its own in $TMP.
@@ -26,7 +26,9 @@ bench-gpu | bench-gpu-ring)
   ;;
 esac
 logs=$BUILD/logs
-computing='edges nvrtc laws examples hopper numeric' # the longest first
+# The longest first.
+computing='edges nvrtc fuzz_backward backward laws examples hopper cli_backward
+  shards fuzz numeric emulated cpu_expr'
 # A leak check that follows LLVM's thread-local storage falls over its layout.
 ASAN_OPTIONS=intercept_tls_get_addr=0:${ASAN_OPTIONS:-}
 export ASAN_OPTIONS
@@ -77,14 +79,30 @@ chosen() { # name, words...
   return 1
 }
 
+# Runs a suite by its name: random patterns, a script or a program of Check.
+run_named() { # name
+  patterns=$BUILD/tests/fuzz/fuzz_pattern
+  seed=${FUZZ_SEED:-1}
+  case $1 in
+  fuzz) run_suite "$1" "$patterns" --count "${FUZZ_COUNT:-150}" --seed "$seed" ;;
+  fuzz_backward)
+    run_suite "$1" "$patterns" --backward --count "${FUZZ_COUNT:-300}" \
+      --seed "$seed"
+    ;;
+  *)
+    for command in tests/"$1".sh tests/*/"$1".sh "$BUILD/tests/test_$1"; do
+      [ -e "$command" ] && break
+    done
+    run_suite "$1" "$command"
+    ;;
+  esac
+}
+
 # One of several at once, in a process of its own: its lines in one piece, and
 # its counts for whoever waits for all of them.
 if [ "${1:-}" = --beside ]; then
   name=$2
-  command=$BUILD/tests/test_$name
-  script=$(echo tests/*/"$name".sh)
-  [ -e "$script" ] && command=$script
-  run_suite "$name" "$command" >"$logs/$name.told"
+  run_named "$name" >"$logs/$name.told"
   echo "$passed $failed" >"$logs/$name.counts"
   cat "$logs/$name.told"
   exit 0
@@ -110,23 +128,13 @@ is_told() { # name: its suite has run already
   # shellcheck disable=SC2086 # words
   chosen "$1" none $together
 }
-for source in tests/unit/*/test_*.c; do
-  name=$(basename "$source" .c)
-  name=${name#test_}
+units=$(echo tests/unit/*/test_*.c | tr ' ' '\n' | sed 's,.*/test_,,; s/\.c$//')
+scripts=$(echo tests/*.sh tests/cli/*.sh tests/gpu/*.sh tests/python/*.sh |
+  tr ' ' '\n' | sed 's,.*/,,; s/\.sh$//' | grep -vx 'run\|wc\|tsan')
+for name in $units $scripts fuzz fuzz_backward; do
   is_told "$name" && continue
-  chosen "$name" "$@" && run_suite "$name" "$BUILD/tests/test_$name"
+  chosen "$name" "$@" && run_named "$name"
 done
-for script in tests/*.sh tests/cli/*.sh tests/gpu/*.sh tests/python/*.sh; do
-  name=$(basename "$script" .sh)
-  case $name in run | wc | tsan) continue ;; esac
-  is_told "$name" && continue
-  chosen "$name" "$@" && run_suite "$name" "$script"
-done
-chosen fuzz "$@" && run_suite fuzz "$BUILD/tests/fuzz/fuzz_pattern" \
-  --count "${FUZZ_COUNT:-150}" --seed "${FUZZ_SEED:-1}"
-chosen fuzz_backward "$@" && run_suite fuzz_backward \
-  "$BUILD/tests/fuzz/fuzz_pattern" --backward --count "${FUZZ_COUNT:-300}" \
-  --seed "${FUZZ_SEED:-1}"
 for word; do
   [ -e "$logs/$word" ] && continue
   echo "no suite is called '$word'"

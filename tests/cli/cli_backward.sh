@@ -1,7 +1,7 @@
 #!/bin/sh
-# backward.sh - gradients on the command line: every kind of pattern against the
-# oracle, the same bits for any number of threads and from a plan's text, and
-# what bench, tune and explain tell of them. In: DIL, TMP. Out: ok / not ok
+# cli_backward.sh - gradients on the command line: every kind of pattern against
+# the oracle, the same bits for any number of threads and from a plan's text,
+# and what bench, tune and explain tell of them. In: DIL, TMP. Out: ok / not ok
 # lines.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
