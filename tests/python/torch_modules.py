@@ -224,9 +224,10 @@ def test_names_of_torchscale():
 
 
 def test_brain_floats():
-    module = encoder().to(torch.bfloat16)
-    x = torch.randn(1, 60, 64)
-    near(module(x.bfloat16()), encoder()(x), 3e-2)
+    x = torch.randn(1, 300, 64)
+    for options in ({}, {"xpos_scale_base": 64}):
+        module = encoder(**options).to(torch.bfloat16)
+        near(module(x.bfloat16()), encoder(**options)(x), 3e-2)
     with torch.autocast("cpu", torch.bfloat16):
         near(encoder()(x), encoder()(x.bfloat16().float()), 3e-2)
 
@@ -238,6 +239,13 @@ def test_compiles_as_one_graph():
     for n in (64, 77, 90):
         x = torch.randn(1, n, 64)
         near(compiled(x, is_causal=True), model(x, is_causal=True), 1e-6)
+
+
+def test_made_on_a_device():
+    layer = modules.LongNetEncoderLayer(32, 4, **small, device="meta",
+                                        dtype=torch.bfloat16, xpos_scale_base=9)
+    assert {x.device.type for x in layer.state_dict().values()} == {"meta"}
+    assert layer.linear1.weight.dtype == torch.bfloat16
 
 
 def test_mistakes_are_named():

@@ -100,7 +100,7 @@ class MultiheadDilatedAttention(nn.Module):
         self.norm = (nn.LayerNorm(embed_dim, eps=layer_norm_eps, **like)
                      if layer_norm else None)
         self.xpos = (None if xpos_scale_base is None else
-                     XPos(embed_dim // num_heads, xpos_scale_base))
+                     XPos(embed_dim // num_heads, xpos_scale_base, device))
         self.reset_parameters()
 
     def reset_parameters(self):
@@ -153,18 +153,23 @@ class XPos(nn.Module):
     places them: neighbouring elements are a pair, queries grow with the
     position and keys shrink. Only the distance of two positions counts."""
 
-    def __init__(self, head_dim, scale_base=512):
+    def __init__(self, head_dim, scale_base=512, device=None):
         super().__init__()
         if head_dim % 2:
             raise ValueError(f"xpos turns pairs: head_dim ({head_dim}) must be "
                              "even")
-        pair = torch.arange(0, head_dim, 2)
-        self.scale_base = scale_base
-        self.register_buffer("scale",
-                             (pair + 0.4 * head_dim) / (1.4 * head_dim))
-        # 1e4 ^ (-k / pairs) for pair k; not in the state_dict of torchscale.
-        self.register_buffer("turn", 1e4 ** (-pair / head_dim),
-                             persistent=False)
+        self.head_dim, self.scale_base = head_dim, scale_base
+        # Of torchscale's state_dict; a model in half precision rounds it.
+        self.register_buffer("scale", self._scale(device))
+
+    def _scale(self, device):
+        pair = torch.arange(0, self.head_dim, 2, device=device)
+        return (pair + 0.4 * self.head_dim) / (1.4 * self.head_dim)
+
+    def _turn(self, device):
+        """1e4 ^ (-k / pairs) for pair k."""
+        pair = torch.arange(0, self.head_dim, 2, device=device)
+        return 1e4 ** (-pair / self.head_dim)
 
     def _must_fit(self, x, first):
         """Rows far from the center must have a length that x's type has."""
@@ -183,8 +188,8 @@ class XPos(nn.Module):
         at = torch.arange(first, first + x.shape[1], device=x.device,
                           dtype=torch.float32)[:, None, None]
         power = (-at if is_key else at) / self.scale_base
-        length = self.scale.float() ** power
-        angle = at * self.turn.float()
+        length = self._scale(x.device) ** power
+        angle = at * self._turn(x.device)
         cos, sin = angle.cos() * length, angle.sin() * length
         even, odd = x.float()[..., 0::2], x.float()[..., 1::2]
         turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin),
