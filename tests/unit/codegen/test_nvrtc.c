@@ -187,6 +187,41 @@ START_TEST(hiding_scores) {
 }
 END_TEST
 
+/* The gate takes the kernel of inputs at its preferred tiles, and that of sinks
+ * with the kernel of dQ. */
+START_TEST(gradients_of_inputs) {
+  static const char *const types[] = {"f32", "bf16"};
+  static const int32_t columns[] = {32, 64};
+  char text[400];
+  if (!has_compiler()) return;
+  snprintf(text, sizeof text,
+           "pattern p { heads 4 kv 2; head_dim 64; dtype %s; causal; input t : "
+           "f32[H] gradient; input r : bf16[B, H, M] gradient; sink t[h]; score "
+           "s * t[h] + r[b, h, i - j]; branch { } branch { dilation 2; sink "
+           "r[b, h, i]; } }",
+           types[_i]);
+  tested_pattern *s = tested_pattern_new("inputs", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  plan *p = plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
+                          DIL_BACKWARD, NULL);
+  gpu_codes codes = {0};
+  gpu_request request = {.common = {p}, .arch = archs[_i], .only = "general"};
+  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
+  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+  int32_t found = 0;
+  while (codes.count > 0) {
+    const dil_cuda_code *code = &codes.code[--codes.count];
+    free(code->cubin);
+    if (!strstr(code->variant, "gradient inputs")) continue;
+    ck_assert_int_eq(code->knob[GRADIENT_KNOB_MAKES], GRADIENT_INPUTS);
+    ck_assert_int_eq(code->tile_keys, columns[_i]);
+    found++;
+  }
+  ck_assert_int_eq(found, 1);
+  tested_pattern_free(s);
+}
+END_TEST
+
 START_TEST(unknown_chip) {
   if (!has_compiler()) return;
   tested_pattern *s = tested_pattern_new(
@@ -231,6 +266,7 @@ static Suite *make_suite(void) {
   tcase_add_loop_test(tests, width, 0, 4);
   tcase_add_loop_test(tests, hiding_scores, 0,
                       sizeof scores / sizeof *scores);
+  tcase_add_loop_test(tests, gradients_of_inputs, 0, 2);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);
