@@ -63,8 +63,8 @@ static bool table_accept(table_builder *builder) {
   builder->out->pairwise = table_is_pairwise(builder);
   if (builder->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(builder, "more than %d conditions", HOPPER_PREDICATES);
-  if (t->sinks && (t->pass_count > 1 || t->sink_branches))
-    return REFUSE(builder, "sinks of branches or of several passes");
+  if (t->sinks && t->pass_count > 1)
+    return REFUSE(builder, "sinks of several passes");
   if (t->combine == DIL_COMBINE_UNION && table_predicates_differ(builder) &&
       !hopper_is_nested(t, builder->pass->branches))
     return REFUSE(builder,

@@ -103,6 +103,9 @@
 #if PAIRWISE
 #include "templates/shared/bits.cuh"
 #endif
+#if SINKS
+#include "templates/shared/select.cuh"
+#endif
 #if DROPS
 #include "templates/shared/philox.cuh"
 #endif

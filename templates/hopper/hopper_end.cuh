@@ -142,7 +142,7 @@ DEVICE void add_sinks(const consumer &c, int4 t, int batch, int position,
                        c.run.keys - away,   c.run.input};
 #pragma unroll 1
   for (int i = 0; i < 2; i++) {
-    float sink = dil_sink(BRANCHES, position + i * 8 * t.y, at);
+    float sink = sink_of(at, position + i * 8 * t.y, true, ~0ull);
     if (i == 0) merge_row(sink, lse[0], mine[0]);
     else merge_row(sink, lse[1], mine[1]);
   }

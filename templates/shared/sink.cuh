@@ -5,33 +5,6 @@
 #include "templates/shared/softmax.cuh"
 #include "templates/shared/walk.cuh"
 
-/* Branches of `among` with sinks that select the row at position t. */
-DIL_INLINE unsigned long long sinks_of(int h, int t,
-                                       unsigned long long among) {
-  unsigned long long some = 0;
-#pragma unroll 1
-  for (int b = 0; SINK_BRANCHES && b < BRANCHES; b++)
-    if ((SINK_BRANCHES & among) >> b & 1 && serves(b, h) && selects(b, h, t))
-      some |= 1ull << b;
-  return some;
-}
-
-/* The sinks of the row at position t, in natural units: the pattern's (own) and
- * those of the branches of `among` that select the row. inf becomes NaN. */
-DIL_INLINE float sink_of(const dil_pair &at, int t, bool own,
-                         unsigned long long among) {
-#if SINKS
-  float sum = own ? dil_sink(BRANCHES, t, at) : DIL_NONE;
-#pragma unroll 1
-  for (unsigned long long rest = sinks_of(at.h, t, among); rest;
-       rest &= rest - 1)
-    sum = dil_sinks_add(dil_sink(__ffsll((long long)rest) - 1, t, at), sum);
-  return sum == -DIL_NONE ? sum - sum : sum;
-#else
-  return DIL_NONE;
-#endif
-}
-
 /* Which branches' sinks count in a pass: with `mean` and `sum` its own. pass -1:
  * none. */
 DIL_INLINE unsigned long long sinks_among(int pass) {

@@ -10,6 +10,7 @@
 #ifndef DIL_TEMPLATES_SHARED_WALK_H
 #define DIL_TEMPLATES_SHARED_WALK_H
 #include "templates/shared/plan.cuh"
+#include "templates/shared/select.cuh"
 
 #ifndef SHARDS
 #define SHARDS 1 /* 0: no call is a shard of a sequence */
@@ -88,11 +89,6 @@ struct dil_tile {
   dil_set branches;  /* that select its rows */
 };
 
-DIL_INLINE bool serves(int branch, int head) {
-  return dil_branches[branch].head_first <= head &&
-         head <= dil_branches[branch].head_last;
-}
-
 /* Passes that have a branch for this head. */
 DIL_INLINE int passes_of(int head) {
   int passes = 0;
@@ -118,13 +114,6 @@ DIL_INLINE bool pass_serves(int pass, int head) {
 DIL_INLINE int segment_low(int branch, int t) {
   int s = dil_branches[branch].segment;
   return s ? floor_to(t, s) : 0;
-}
-
-DIL_INLINE bool selects(int branch, int head, int t) {
-  const dil_branch_row &row = dil_branches[branch];
-  if (t < 0 && row.segment) return false;
-  int inside = t - segment_low(branch, t) - dil_phases[branch * HEADS + head];
-  return inside % row.dilation == 0;
 }
 
 /* The first position after `at` where a branch of the pass begins a segment. */

@@ -213,6 +213,14 @@ static const kernel_case cases[] = {
     {P(F16(64), "score i < 300 ? (i % 2 == 0 ? -1e12 : -2e38) : s; "
                 "branch { segment 300; } branch { segment 600; dilation 2; }"),
      0, SHAPE(1, 700, 700, 0)},
+    /* sinks of branches, among them one that selects every second row */
+    {P(BF16(64), "causal; sink 0.25; branch { segment 256; } "
+                 "branch { segment 512; dilation 2; sink 0.5 * h - i % 3; }"),
+     0, SHAPE(1, 1300, 1300, 0)},
+    {P("heads 6 kv 3; head_dim 64; dtype f16;",
+       "combine union; branch { segment 512; } "
+       "branch { segment 1024; dilation 4; heads 2..5; sink 2.0; } "
+       "branch { dilation 3; sink 1.0; }"), 0, SHAPE(2, 1100, 1300, 1)},
     /* inputs */
     {P(F16(32), "input doc : i32[B, M]; input slope : f32[H]; "
                 "mask doc[b, i] == doc[b, j]; "
