@@ -370,11 +370,11 @@ wc:
 # ---- Python -----------------------------------------------------------------
 # The host is Python alone; its extension, for any CPython from 3.10 on, makes
 # calls quicker. PyTorch and transformers are for their tests.
-python3      = python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])'
+pyinclude    = python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])'
 extension   := $(BUILD)/_call.abi3.so
 $(extension): examples/python/dil/_call.c runtime/dilrt.h runtime/dlpack.h
 	$(call say,link)$(CC) -std=c11 -O2 $(WARN) -shared -fPIC \
-	  -fvisibility=hidden -isystem $$($(python3)) -Iruntime -o $@ $<
+	  -fvisibility=hidden -isystem $$($(pyinclude)) -Iruntime -o $@ $<
 python: all $(extension)
 deps-python:
 	@python3 -m pip install -q torch transformers

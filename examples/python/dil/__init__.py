@@ -439,10 +439,10 @@ def float32(x):
 
 # ---- the quick way -----------------------------------------------------------
 #
-# A type such as torch.Tensor may have a C exchange table of DLPack 1.3, whose
-# functions fill a DLTensor without a capsule. A call of such tensors goes by it,
-# in C where the extension _call.c is there, else by ctypes. Any other call, and
-# any that dil refuses, goes the long way, which says what is wrong.
+# PyTorch's tensors have a C exchange table of DLPack 1.3, whose functions fill a
+# DLTensor without a capsule. A call of such tensors goes by it: in C where the
+# extension _call.c is there, else by ctypes. Any other call, and any that dil
+# refuses, goes the long way, which says what is wrong.
 
 _View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _CurrentStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32,
@@ -490,12 +490,13 @@ _exchanges = {}  # of types; None: the type has no table
 
 
 def _exchange(kind):
-    """By the table that a type itself declares: a subclass may mean something
-    else, but PyTorch's parameters do not."""
-    declared = vars(kind).get("__dlpack_c_exchange_api__")
-    if _torch() is not None and kind is _torch().nn.Parameter:
-        declared = kind.__dlpack_c_exchange_api__
-    if declared is None:
+    """That of PyTorch's tensors and parameters, where their release has one.
+    Another subclass may mean something else, and other types may have tensors
+    that are read-only, which a view does not say."""
+    torch = _torch()
+    declared = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if torch is None or declared is None or kind not in (torch.Tensor,
+                                                         torch.nn.Parameter):
         return None
     table = _ExchangeTable.from_address(
         _capsule(declared, b"dlpack_exchange_api"))
@@ -583,6 +584,9 @@ def _run_by_ctypes(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale,
 
 _call = _extension()
 _run = _call.run if _call else _run_by_ctypes
+
+
+# ---- contexts, programs, kernels ---------------------------------------------
 
 
 class _Owned:

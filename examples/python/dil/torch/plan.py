@@ -18,9 +18,7 @@ _plans = {}    # by name
 _found = {}    # by what attention() was given
 _contexts = {}  # by device
 _lock = threading.RLock()
-
-
-_lost = []      # what a fork left behind, which its child must not free
+_lost = []     # what a fork left behind, which its child must not free
 
 
 def _forget():
