@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 TSAN_OPTIONS="halt_on_error=1 exitcode=66 ${TSAN_OPTIONS:-}"
 export TSAN_OPTIONS
 BUILD=$BUILD tests/run.sh thread runtime ring linked_ranks stream cli_stream host \
-  many_threads plan pool observe cache cache_faults
+  many_threads backward plan pool observe cache cache_faults
 for case in 'longnet_text --seq 300' 'union --seq 1000' \
   'decode_gqa --seq 2 --keys 3000' 'headsplit_mean --seq 300'; do
   echo "$case on 4 threads"
