@@ -295,6 +295,7 @@ void chip_box_wait(int left, int read_only) {
 /* ---- the block ---------------------------------------------------------------------- */
 
 void async_begin(block *b) {
+  memset(b->registers, 0, sizeof b->registers);
   if (!b->boxes) b->boxes = calloc(1, sizeof *b->boxes);
   if (!b->unfenced) b->unfenced = calloc(1, sizeof *b->unfenced);
   memset(b->unfenced, 0, sizeof *b->unfenced);
@@ -316,8 +317,26 @@ bool async_proceed(block *b) {
   return false;
 }
 
+/* The registers of a block's threads, at most: they share 65536 evenly, in
+ * units of 8. */
+static int registers_of_launch(const block *b) {
+  int each = 65536 / b->threads / 8 * 8;
+  return each < 256 ? each : 256;
+}
+
+/* A chip waits for ever where warps together want more than the launch has. */
 void chip_registers(int count, int more) {
   (void)more;
+  block *b = block_now();
+  int launched = registers_of_launch(b), all = 0;
   if (count < 24 || count > 256 || count % 8)
     chip_fault("setmaxnreg of %d registers", count);
+  b->registers[thread_now()->index / WARP] = count;
+  for (int i = 0; i < b->warps; i++) {
+    if (!b->registers[i]) return; /* it may give some back yet */
+    all += b->registers[i];
+  }
+  if (all > launched * b->warps)
+    chip_fault("setmaxnreg: %d warps want %d registers a lane, the launch has %d",
+               b->warps, all, launched * b->warps);
 }

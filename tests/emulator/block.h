@@ -68,6 +68,7 @@ struct block {
   groups *groups;    /* what warpgroups multiply */
   struct boxes *boxes; /* copies of boxes that are under way */
   struct unfenced *unfenced; /* who wrote what boxes and products may read */
+  int registers[WARPS_MOST]; /* of a thread, by setmaxnreg; 0: as launched */
 };
 
 /* The thread that runs, and what it belongs to. */

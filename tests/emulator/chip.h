@@ -229,6 +229,16 @@ PTX ptx_fma_rn_f16x2(D &d, unsigned a, unsigned b, unsigned c) {
   d = low | chip_f16(chip_from_f16(a >> 16) * chip_from_f16(b >> 16) +
                      chip_from_f16(c >> 16)) << 16;
 }
+/* A NaN on either side stays NaN. */
+static inline float chip_min(float a, float b) {
+  return a != a || b != b ? a + b : a < b ? a : b;
+}
+PTX ptx_min_NaN_f32(D &d, float a, float b) { d = chip_min(a, b); }
+PTX ptx_min_NaN_bf16x2(D &d, unsigned a, unsigned b) {
+  d = chip_bf16(chip_min(chip_from_bf16(a), chip_from_bf16(b))) |
+      chip_bf16(chip_min(chip_from_bf16(a >> 16), chip_from_bf16(b >> 16)))
+          << 16;
+}
 PTX ptx_mov_u32(D &d, unsigned x) { d = x; }
 PTX ptx_mov_b32(D &d, unsigned x) { d = x; }
 PTX ptx_add_s32(D &d, int a, int b) { d = a + b; }
@@ -264,6 +274,11 @@ static inline void ptx_ld_shared_v4_b32(ptx_group<D, 4> d, unsigned from) {
   unsigned x[4];
   chip_shared_read(from, x, 16);
   for (int i = 0; i < 4; i++) *d.at[i] = (D)x[i];
+}
+static inline void ptx_ld_shared_v2_f32(ptx_group<float, 2> d, unsigned from) {
+  float x[2];
+  chip_shared_read(from, x, 8);
+  for (int i = 0; i < 2; i++) *d.at[i] = x[i];
 }
 PTX ptx_ld_shared_b32(D &d, unsigned from) {
   unsigned x;

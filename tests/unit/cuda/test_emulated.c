@@ -172,13 +172,17 @@ static void *compile(const char *body) {
   return function;
 }
 
-static int run(void *function) {
+static int run_wide(void *function, unsigned threads) {
   static int host;
   struct { address data; int *never; } p = {memory, &host};
   void *parameters[] = {&p};
-  int result = cu.launch(function, 2, 1, 1, 128, 1, 1, 1024, NULL, parameters,
-                         NULL);
+  int result = cu.launch(function, 2, 1, 1, threads, 1, 1, 1024, NULL,
+                         parameters, NULL);
   return result ? result : cu.wait(NULL);
+}
+
+static int run(void *function) {
+  return run_wide(function, 128);
 }
 
 START_TEST(kernels) {
@@ -190,6 +194,23 @@ START_TEST(kernels) {
     ck_assert_msg(strstr(text, cases[_i].words) != NULL, "%s: %s",
                   cases[_i].words, text);
   else ck_assert_msg(!result, "%s", text);
+}
+END_TEST
+
+/* Warpgroups of 384 threads share 168 registers a thread, and what one of them
+ * gives back. */
+START_TEST(registers) {
+  static const char *const bodies[] = {
+      "if (threadIdx.x < 128) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;"
+      "\"); else asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");",
+      "if (threadIdx.x < 128) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 32;"
+      "\"); else asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");"};
+  const char *text = "";
+  begin("now");
+  int result = run_wide(compile(bodies[_i]), 384);
+  if (result) cu.text(result, &text);
+  ck_assert_int_eq(strstr(text, "registers a lane") != NULL, _i);
+  ck_assert_int_eq(result != 0, _i);
 }
 END_TEST
 
@@ -339,6 +360,7 @@ int main(void) {
   if (!can_run()) tcase_add_test(c, left_out);
   else {
     tcase_add_loop_test(c, kernels, 0, sizeof cases / sizeof *cases);
+    tcase_add_loop_test(c, registers, 0, 2);
     tcase_add_test(c, slow_warp);
     tcase_add_test_raise_signal(c, host_touches, 11);
     tcase_add_test(c, given_back_twice);
