@@ -14,17 +14,20 @@
 #include "workspace.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/hopper/hopper_gradient.h"
 #include "runtime/rowset/walk.h"
 
 typedef struct backward_codes {
   const cuda_code *q, *k, *v;
   const cuda_code *inputs;  /* NULL: no gradient of an input that scores read */
+  const cuda_code *fast_q, *fast_keys; /* NULL: there are none */
   const cuda_code *general; /* bounds and states */
 } backward_codes;
 
 /* Where everything lies in the workspace. */
 typedef struct backward_layout {
-  int64_t facts, state_o, state_lse, sums[3], inputs, bounds, pass, end;
+  int64_t facts, spoiled, state_o, state_lse, sums[3], inputs, bounds, pass;
+  int64_t end;
 } backward_layout;
 
 typedef struct backward_run {
@@ -91,6 +94,9 @@ static dil_status backward_have_codes(backward_run *b) {
   if (!status) status = codes_take_gradient(codes, GRADIENT_V, &of->v);
   if (!status && backward_wants_scores(b))
     status = codes_take_gradient(codes, GRADIENT_INPUTS, &of->inputs);
+  if (!status) status = codes_take_fast_gradient(codes, GRADIENT_Q, &of->fast_q);
+  if (!status)
+    status = codes_take_fast_gradient(codes, GRADIENT_K, &of->fast_keys);
   if (!status && backward_has_states(b))
     status = kernel_load_passes(b->kernel, &b->run);
   if (!status && (backward_has_states(b) || cuda_bounds_bytes(&b->run)))
@@ -142,7 +148,8 @@ static dil_status backward_lay_out(backward_run *b) {
   int64_t states = backward_has_states(b) ? rows : 0;
   dil_status status = backward_forward_bytes(b, &pass);
   at->facts = 0;
-  at->state_o = round_up(rows * DIL_FACTS * 4, 256);
+  at->spoiled = round_up(rows * DIL_FACTS * 4, 256);
+  at->state_o = at->spoiled + 256;
   at->state_lse =
       at->state_o +
       round_up(states * backward_outputs(t) * t->value_dim * 4, 256);
@@ -325,10 +332,52 @@ static dil_status backward_run_detached(backward_run *b) {
   return status ? status : backward_run_sinks(b, true, 0);
 }
 
+static dil_status backward_run_fast_code(backward_run *b,
+                                         const hopper_gradient_space *space,
+                                         const cuda_code *code) {
+  cuda_spans *spans = b->run.device->spans;
+  int32_t span = spans_begin(spans, b->run.stream);
+  dil_status status = hopper_gradient_pass(&b->gradient, space, code);
+  spans_end(spans, span, b->run.stream, "pass", code->about.variant, 0);
+  return status;
+}
+
+/* Runs the fast kernels where the call suits them. The general kernels then
+ * work only if some sum was not finite: they keep such numbers apart. */
+static dil_status backward_run_fast(backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  gradient_run *g = &b->gradient;
+  hopper_gradient_space space = {
+      g->facts, (unsigned *)(void *)((char *)g->facts + b->at.spoiled)};
+  if (!codes->fast_q || !codes->fast_keys || codes->inputs ||
+      hopper_gradient_refusal(g))
+    return DIL_OK;
+  dil_status status = hopper_gradient_facts(g, &space, codes->fast_q);
+  if (!status) status = backward_run_fast_code(b, &space, codes->fast_keys);
+  if (!status) status = backward_run_fast_code(b, &space, codes->fast_q);
+  g->only_if = space.spoiled;
+  return status;
+}
+
+/* Whether the gradient of some input is wanted. */
+static bool backward_wants_inputs(const backward_run *b) {
+  for (int32_t i = 0; i < b->kernel->table->input_count; i++)
+    if (b->call->inputs[i].data) return true;
+  return false;
+}
+
+/* Sinks need the facts of the rows in any case, which the fast kernels keep in
+ * another order. */
 static dil_status backward_run_joint(backward_run *b) {
-  dil_status status = backward_make_facts(b);
+  gradient_run *g = &b->gradient;
+  dil_status status = backward_run_fast(b);
+  const unsigned *only_if = g->only_if;
+  if (backward_wants_inputs(b)) g->only_if = NULL;
+  if (!status) status = backward_make_facts(b);
+  g->only_if = only_if;
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
     status = backward_run_pass(b, p);
+  g->only_if = NULL;
   return status ? status : backward_run_sinks(b, true, UINT64_MAX);
 }
 

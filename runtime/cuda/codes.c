@@ -8,8 +8,9 @@
 enum { MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
 
 static const cuda_family *const families[] = {
-    &cuda_hopper,        &cuda_general, &cuda_gradient,
-    &cuda_gradient_keys, &cuda_peak,    &cuda_rows};
+    &cuda_hopper,        &cuda_general,         &cuda_gradient,
+    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_peak,
+    &cuda_rows};
 
 /* runtime/cuda/ring/rows.c launches this family. */
 const cuda_family cuda_rows = {.name = "rows",
@@ -175,18 +176,38 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
   return status;
 }
 
-dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
-                               const cuda_code **code) {
+/* Whether a code makes one of these gradients, by the fast kernels or by the
+ * general ones. */
+static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
+  bool found = fast ? code->family == &cuda_hopper_gradient
+                    : code->family == &cuda_gradient ||
+                          code->family == &cuda_gradient_keys;
+  return found && code->about.knob[GRADIENT_KNOB_MAKES] & makes;
+}
+
+/* Loads the first such code; NULL: there is none. */
+static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
+                                      bool fast, const cuda_code **code) {
   *code = NULL;
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *one = atomic_load(&codes->now[i]);
-    bool found = one && (one->family == &cuda_gradient ||
-                         one->family == &cuda_gradient_keys);
-    if (!found || !(one->about.knob[GRADIENT_KNOB_MAKES] & makes)) continue;
+    if (!one || !code_makes(one, makes, fast)) continue;
     dil_status status = codes_ensure(codes, i);
     *code = status ? NULL : atomic_load(&codes->now[i]);
     return status;
   }
+  return DIL_OK;
+}
+
+dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
+                                    const cuda_code **code) {
+  return codes_find_gradient(codes, makes, true, code);
+}
+
+dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
+                               const cuda_code **code) {
+  dil_status status = codes_find_gradient(codes, makes, false, code);
+  if (status || *code) return status;
   return dil_fail(DIL_UNSUPPORTED, "'%s' has no kernel for gradients here",
                   codes->table->name);
 }

@@ -4,6 +4,7 @@
 #include "gradient.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/launch/nvidia.h"
 
 _Static_assert(sizeof(dil_gradient_params) == DIL_GRADIENT_BYTES,
                "templates/shared/launch.h counts otherwise");
@@ -48,15 +49,25 @@ static void gradient_fill(const gradient_run *g, bool first,
     p->lse_gradient_stride[2] = g->lse_gradient->stride[1];
   }
   p->facts = g->facts;
+  p->only_if = g->only_if;
   p->q = gradient_view(&g->q, first);
   p->k = gradient_view(&g->k, first);
   p->v = gradient_view(&g->v, first);
 }
 
+/* Launches that rarely have anything to do are small, and their blocks take
+ * several tiles or rows. */
+static int64_t gradient_blocks(const gradient_run *g, int64_t blocks) {
+  enum { SMALL = 4 };
+  if (!g->only_if) return blocks;
+  return minimum(blocks, SMALL * g->of->device->facts.processors);
+}
+
 static dil_status gradient_launch_rows(const gradient_run *g, int64_t rows,
                                        const cuda_code *code, int32_t entry,
                                        dil_gradient_params *p) {
-  return cuda_launch(g->of, code, entry, (rows + ROW_WARPS - 1) / ROW_WARPS,
+  return cuda_launch(g->of, code, entry,
+                     gradient_blocks(g, (rows + ROW_WARPS - 1) / ROW_WARPS),
                      32 * ROW_WARPS, 0, p);
 }
 
@@ -85,8 +96,8 @@ dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
       general_fill(g->of, pass, !(makes & GRADIENT_Q), code, &p.of);
   if (status) return status;
   gradient_fill(g, first, &p);
-  return cuda_launch(g->of, code, ENTRY_PASS, p.of.items, code->about.threads,
-                     code->about.shared, &p);
+  return cuda_launch(g->of, code, ENTRY_PASS, gradient_blocks(g, p.of.items),
+                     code->about.threads, code->about.shared, &p);
 }
 
 dil_status gradient_round(const gradient_run *g, const gradient_target *target,

@@ -3,25 +3,7 @@
 #ifndef DIL_RUNTIME_CUDA_GRADIENT_H
 #define DIL_RUNTIME_CUDA_GRADIENT_H
 
-#include "runtime/cuda/launch/family.h"
-
-/* One gradient of a call: its tensor, and how a pass leaves it. */
-typedef struct gradient_target {
-  const dil_tensor *to; /* data NULL: not wanted */
-  float *sums;          /* f32 of several passes, rounded at the end; NULL: the
-                           passes write into `to` */
-} gradient_target;
-
-typedef struct gradient_run {
-  const cuda_run *of; /* its call's o is the gradient of o (dO) */
-  dil_tensor o;       /* of the forward call, or f32 of one pass; data NULL:
-                         delta has no part of it */
-  const float *lse;   /* [B, N, H] by these strides */
-  int64_t lse_stride[3];
-  const dil_tensor *lse_gradient; /* [B, H, N]; data NULL: 0 */
-  float *facts;                   /* [B, N, H][DIL_FACTS] */
-  gradient_target q, k, v;
-} gradient_run;
+#include "runtime/cuda/launch/gradient_run.h"
 
 /* The facts of all query rows. `code` makes dQ, here and below. */
 dil_status gradient_delta(const gradient_run *g, const cuda_code *code);

@@ -209,6 +209,7 @@ DIL_INLINE void run_item(const dil_gradient_params &g, unsigned item) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     dil_gradient_pass(const __grid_constant__ dil_gradient_params g) {
+  if (g.only_if && !*g.only_if) return;
   if (threadIdx.x == 0) SCRATCH.careful = false;
 #if MAKES & MAKES_INPUTS
   unsigned heads = (unsigned)(g.of.heads / g.of.pack);

@@ -86,6 +86,7 @@ DIL_INLINE void end_tile(const dil_gradient_params &g, const dil_tile &t,
 #if MAKES & MAKES_Q
 extern "C" __global__ void
 dil_delta(const __grid_constant__ dil_gradient_params g) {
+  if (g.only_if && !*g.only_if) return;
   const dil_params &p = g.of;
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);

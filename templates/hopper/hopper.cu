@@ -97,6 +97,12 @@
 // cannot do this. Four warpgroups lack a register for it.
 #define DELAYED_RELEASE (!PAIRWISE && QUERY_STAGES > 1 && WARPGROUPS < 4)
 
+// The producer serves the kernels of gradients, too (backward.cu).
+#define BACKWARD 0
+#define HOLDS_KEYS 0
+#define HELD_BYTES 0
+#define SAYS_LAST (QUERY_STAGES == 1) // messages tell a tile's last block
+
 #include "templates/hopper/hopper_launch.h"
 // The plan's tables and expressions (plan.cuh) also stand before this file where
 // rows have sinks.

@@ -17,54 +17,8 @@ struct consumer {
 DEVICE void release(const consumer &c, u32 barrier) {
   if (c.lead) barrier_arrive(barrier);
 }
-// The tile's row that is the first of this thread's warp.
-DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
 
-// The ping-pong scheduling of FlashAttention-3 (arXiv:2407.08608). Each
-// warpgroup has a named barrier. A warpgroup waits at its own before it issues
-// products and then arrives at that of the next one, which orders them.
-DEVICE void pingpong_wait(const consumer &c) {
-  named_barrier_sync(2 + c.group, 256);
-}
-DEVICE void pingpong_arrive(const consumer &c) {
-  named_barrier_arrive(2 + (c.group + 1) % WARPGROUPS, 256);
-}
-
-// The number of keys that a distance in positions spans. It is exact while the
-// distance is below 2^20 and the stride below 2^12.
-DEVICE int keys_within(int distance, float per_stride) {
-  const int most = 1 << 20;
-  distance = max(-1, min(distance, most));
-  return __float2int_rd((distance + 0.5f) * per_stride);
-}
-
-// The warpgroup's message of a tile.
-DEVICE u32 tile_message(const consumer &c, int slot) {
-  return c.base + AT_TILE + slot * TILE_BYTES +
-         (TILE_PACKING ? c.group * 32 : 0);
-}
-
-DEVICE void mask_block(const consumer &c, int flags,
-                       float (&s)[TILE_KEYS / 2],
-                       const ring<STAGES> &block) {
-  u32 message = message_of(c.base, block.slot());
-  u32 thread = thread_index();
-  int row = warp_row(thread) + thread % 32 / 4, column = thread % 4 * 2;
-  int4 window = shared_load(message + 16), m = shared_load(message);
-  u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
-  float per_stride = __int_as_float(m.w);
-  int step = shared_word(tile + 4);
-  int from = shared_word(tile) + row * step - m.z; // block to row
-  hide_after(s,
-             min(keys_within(from + window.y, per_stride) + 1, window.z),
-             min(keys_within(from + 8 * step + window.y, per_stride) + 1,
-                 window.z),
-             column);
-  if (LEFT_WINDOWS && window.x < HOPPER_FAR)
-    hide_before(s, keys_within(from - window.x - 1, per_stride) + 1,
-                keys_within(from + 8 * step - window.x - 1, per_stride) + 1,
-                column);
-}
+#include "templates/hopper/hopper_consumer.cuh"
 
 // Sets the values from `visible` on to 0. No row of the tile sees them, but
 // they may hold NaN, and 0 * NaN is NaN. Every warpgroup does this, so several
@@ -93,48 +47,18 @@ DEVICE void clear_hidden(const consumer &c, int hidden,
                TILE_KEYS - hidden);
 }
 
-// The flags of a message, shifted so that bit x is the warpgroup's own. The asm
-// makes the compiler shift at each use. Otherwise it would keep a mask for each
-// flag in a register, and the loop has none left.
-DEVICE int own_flags(const consumer &c, int4 m) {
-  int flags;
-  asm("shr.b32 %0, %1, %2;" : "=r"(flags) : "r"(m.x), "r"(c.group));
-  return flags;
-}
-DEVICE bool takes(const consumer &c, int4 m) {
-  return own_flags(c, m) & 1 << BLOCK_TAKES;
-}
-DEVICE bool masks(const consumer &c, int4 m) {
-  return own_flags(c, m) & 1 << BLOCK_MASKS;
-}
 // log2 of the multiplicity of the block's keys.
 DEVICE float own_bias(const consumer &c, int4 m) {
   bool once = TILE_PACKING && own_flags(c, m) & 1 << BLOCK_ONCE;
   return once ? 0 : __int_as_float(m.y);
 }
+
 // Returns the number of hidden keys in the block before.
 DEVICE int hidden_before(int4 m) {
   return DROPS ? m.x >> BLOCK_HIDDEN & 511 : m.x >> BLOCK_HIDDEN;
 }
-// The slot of a block's tile; and of the tile that the previous block belongs
-// to.
-DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
-DEVICE u32 tile_before(int4 m) {
-  return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
-}
-DEVICE void wait_queries(const consumer &c, u32 tile) {
-  barrier_wait(c.base + AT_QUERY_FULL + 8 * query_stage(tile),
-               query_parity(tile));
-}
 DEVICE void release_queries(const consumer &c, u32 tile) {
   release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
-}
-DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
-  u32 group = c.group;
-  asm volatile("" : "+r"(group)); // shift here, as in own_flags
-  return descriptor_low(c.base + AT_QUERY + group * QUERY_BYTES +
-                            query_stage(tile) * (WARPGROUPS * QUERY_BYTES),
-                        16);
 }
 
 // The registers that a warpgroup carries from block to block.
@@ -149,19 +73,6 @@ DEVICE void clear_sums(float (&o)[VALUE_WIDTH / 2]) {
   for (int i = 0; i < VALUE_WIDTH / 2; i++) o[i] = 0;
 }
 
-DEVICE u32 key_descriptor(const consumer &c, u32 stage) {
-  return descriptor_low(c.base + AT_KEY + stage * KEY_BYTES, 16);
-}
-DEVICE u32 value_descriptor(const consumer &c, u32 stage) {
-  return descriptor_low(c.base + AT_VALUE + stage * VALUE_BYTES,
-                        TILE_KEYS * VALUE_CHUNK * 2);
-}
-DEVICE void wait_keys(const consumer &c, const ring<STAGES> &block) {
-  barrier_wait(c.base + AT_KEY_FULL + 8 * block.stage(), block.phase());
-}
-DEVICE void wait_values(const consumer &c, const ring<STAGES> &block) {
-  barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage(), block.phase());
-}
 DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
   release(c, c.base + AT_KEY_EMPTY + 8 * block.stage());
 }

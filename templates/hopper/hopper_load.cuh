@@ -57,7 +57,7 @@ DEVICE void write_block_message(const loader &l, const lane_run &r, bool last) {
   int step = shared_word(run_of(l) + 12) >> WHERE_STRIDE;
   int end = r.position + (TILE_KEYS - 1) * step;
   bool may_leave =
-      (l.what & (both | PLAN_TILE)) == both && !runs_packed(l.plan);
+      !BACKWARD && (l.what & (both | PLAN_TILE)) == both && !runs_packed(l.plan);
   int flags = block_flags(tile, r.position, end, r.count, form.x, form.y,
                           may_leave);
   if (TILE_PACKING)
@@ -121,7 +121,7 @@ DEVICE int choose_lane(const loader &l, const lane_run &r) {
     int first = __reduce_min_sync(~0u, seen ? r.position : HOPPER_FAR * 2);
     all = __ballot_sync(~0u, seen && r.position == first);
   }
-  if (!all && l.what & PLAN_TILE) return 0;
+  if (!all && l.what & (PLAN_TILE | PLAN_CLOSES)) return 0;
   return __ffs(all) - 1;
 }
 
@@ -129,12 +129,12 @@ DEVICE int choose_lane(const loader &l, const lane_run &r) {
 DEVICE void load_runs(loader &l) {
   lane_run r = run_begin(l);
   for (int lane; (lane = choose_lane(l, r)) >= 0;) {
-    bool last = QUERY_STAGES == 1 && is_end(l, r, lane);
+    bool last = SAYS_LAST && is_end(l, r, lane);
     if (ALL_ARRIVE) wait_stage(l); // each lane waits for itself
     if (thread_index() % 32 == lane) load_block(l, r, last);
     l.hidden = max(TILE_KEYS - __shfl_sync(~0u, r.count, lane), 0);
     if (thread_index() % 32 == lane) run_move(l, r);
-    l.what &= ~PLAN_TILE;
+    l.what &= ~(PLAN_TILE | PLAN_CLOSES);
     l.blocks++;
     __syncwarp(); // makes one lane's waits valid for the next lane
   }

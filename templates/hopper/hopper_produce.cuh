@@ -21,7 +21,11 @@
 //
 // `what` has these bits, and hopper_finish from bit PLAN_FINISH on. `where` has
 // the phase in its low bits, then the map and the stride.
-enum { PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8 };
+// PLAN_CLOSES: the tile's last plan has a run without keys, whose block ends the
+// tile.
+enum {
+  PLAN_TILE = 1, PLAN_LAST = 2, PLAN_END = 4, PLAN_SORTED = 8, PLAN_CLOSES = 16
+};
 enum { PLAN_FINISH = 8 };
 enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };
 DEVICE u32 plan_of(u32 base, u32 stage) {
@@ -50,6 +54,27 @@ DEVICE map_row map_row_of(int n, int stride, int slot, int rest) {
   int row = n / stride, phase = n - row * stride;
   return {row, phase, slot * 2 + (phase >= rest)};
 }
+
+// A tile of queries streams keys of one head. A tile of keys streams the query
+// heads of its key head in turn, and `from`, the key range where a plan begins,
+// also counts these heads.
+#if HOLDS_KEYS
+DEVICE int first_range(int from) { return from % HOPPER_KEY_RANGES; }
+DEVICE int streamed_head(const hopper_launch &run, int head, int from) {
+  return head * run.group + from / HOPPER_KEY_RANGES;
+}
+// Where the plans of the next head begin; 0: there is no further head.
+DEVICE int next_head(const hopper_launch &run, int from) {
+  int next = from / HOPPER_KEY_RANGES + 1;
+  return next < run.group ? next * HOPPER_KEY_RANGES : 0;
+}
+#else
+DEVICE int first_range(int from) { return from; }
+DEVICE int streamed_head(const hopper_launch &run, int head, int) {
+  return head / run.group;
+}
+DEVICE int next_head(const hopper_launch &, int) { return 0; }
+#endif
 
 // Writes the packed rows of the planned tile into the plan, if it has any. Row
 // 0 is that of the tile's first warpgroup, as if the packed rows had rows there
@@ -102,7 +127,7 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   tile x;
   int at = thread_index() % 32;
   if (at >= PLAN_RUNS) return {0, 0};
-  at += from;
+  at += first_range(from);
   x.klass = shared_word(plan + 4);
   if (at >= run.classes[x.klass].ranges) return {0, 0};
   const hopper_key_range *p = plan_range(run, plan, at);
@@ -116,17 +141,18 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
 
 // Writes a run for each lane that has keys, and returns their number. A tile
 // whose rows must be written has a first run in any case, if need be with a
-// block of hidden keys.
-DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan,
-                     bool begun) {
+// block of hidden keys. `closes`: the plan has a run in any case.
+DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool begun,
+                     bool closes) {
   key_run keys = plan_run(run, from, plan);
   u32 lane = thread_index() % 32;
   u32 all = __ballot_sync(~0u, keys.count > 0);
   if (!all && !begun && !run.instances[shared_word(plan + 8)].finish) all = 1;
+  if (!all && closes) all = 1;
   if (all >> lane & 1) {
     u32 to = run_at(plan, __popc(all & ((1u << lane) - 1)));
-    const hopper_key_range &p = *plan_range(run, plan, from + lane);
-    if (keys.count <= 0) keys = {0, 0};
+    const hopper_key_range &p = *plan_range(run, plan, first_range(from) + lane);
+    if (keys.count <= 0) keys = {run.key_low, 0};
     map_row at = map_row_of(keys.position - run.key_low, p.stride, p.slot,
                             run.key_rest[p.slot]);
     shared_store(to, keys.position, keys.count, at.row,
@@ -176,15 +202,18 @@ DEVICE int plan_part(const hopper_launch &run, u32 base, u32 &plans, int from,
                      u32 tiles, bool &begun) {
   u32 plan = plan_of(base, plans & 1);
   int next = from + PLAN_RUNS;
-  if (next >= run.classes[shared_word(plan + 4)].ranges) next = 0;
-  int runs = plan_runs(run, from, plan, begun);
+  if (first_range(from) + PLAN_RUNS >=
+      run.classes[shared_word(plan + 4)].ranges)
+    next = next_head(run, from);
+  bool closes = BACKWARD && begun && !next;
+  int runs = plan_runs(run, from, plan, begun, closes);
   const hopper_instance &m = run.instances[shared_word(plan + 8)];
-  int head = m.head / run.group;
+  int head = streamed_head(run, m.head, from);
   __syncwarp(); // the runs of all lanes are written
   if (!runs && !begun) return next;
   int what = (begun ? 0 : PLAN_TILE) | (next ? 0 : PLAN_LAST) |
              (is_sorted(plan, runs) ? PLAN_SORTED : 0) |
-             m.finish << PLAN_FINISH;
+             (closes ? PLAN_CLOSES : 0) | m.finish << PLAN_FINISH;
   plan_send(base, plans++, what, runs, head, tiles);
   begun = true;
   return next;
@@ -275,7 +304,7 @@ DEVICE void write_tile_message(const loader &l, u32 message, int4 t, int4 at,
   shared_store(message, t.x, t.y, t.z, t.w);
 }
 
-// Copies the queries of warpgroup w.
+// Copies the queries of warpgroup w, and backward the other tensor's rows.
 DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
                       int batch) {
   u32 full = l.base + AT_QUERY_FULL + 8 * stage;
@@ -284,6 +313,13 @@ DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
   for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
     load_box(to + c * (64 * CHUNK * 2), &l.run.q[0][0] + at.z, full, c * CHUNK,
              at.x + w * 64, at.y, head, batch, KEEP_FIRST);
+#if BACKWARD
+  to = l.base + AT_HELD + (stage * WARPGROUPS + w) * HELD_BYTES;
+#pragma unroll
+  for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
+    load_box(to + c * (64 * CHUNK * 2), &l.run.o[0][0] + at.z, full, c * CHUNK,
+             at.x + w * 64, at.y, head, batch, KEEP_FIRST);
+#endif
 }
 
 // Copies the queries of a tile, one box for each warpgroup, and writes the
@@ -295,7 +331,7 @@ DEVICE void load_queries(loader &l) {
   int4 at = shared_load(l.plan + 32), t = shared_load(l.plan + 16);
   int boxes = (t.z + 63) / 64, packed = runs_packed(l.plan) ? 1 : 0;
   barrier_expect(l.base + AT_QUERY_FULL + 8 * stage,
-                 (boxes + packed) * QUERY_BYTES);
+                 (boxes + packed) * (QUERY_BYTES + HELD_BYTES));
 #pragma unroll 1
   for (int w = 0; w < boxes; w++) load_rows(l, w, stage, at, t.w, at.w);
 #pragma unroll 1

@@ -40,7 +40,7 @@ DEVICE u32 query_parity(u32 tile) { return tile / QUERY_STAGES & 1; }
 enum {
   BLOCK_NEW = 1,        // the block begins a tile
   BLOCK_END = 2,        // the stream ends
-  BLOCK_LAST = 4,       // the tile's last block (if QUERY_STAGES is 1)
+  BLOCK_LAST = 4,       // the tile's last block, if SAYS_LAST
   BLOCK_TILE = 4,       // shift: the tile's slot, modulo TILE_SLOTS
   BLOCK_TAKES = 8,      // shift: warpgroups that take part
   BLOCK_ONCE = 12,      // shift: warpgroups that ignore the bias

@@ -105,7 +105,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2064 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2072 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
@@ -128,6 +128,7 @@ typedef struct dil_gradient_params {
   dil_gradient rounded;
   int sum_rows, sum_heads, sum_size;
   dil_input_sums input; /* of the kernels that make gradients of inputs */
+  const unsigned *only_if;       /* NULL, or 0: there is nothing to do */
 } dil_gradient_params;
 
 #endif

@@ -53,6 +53,21 @@ extreme_scores() {
   done >"$TMP/extreme scores on sm_$FAKE_CHIP" 2>&1
 }
 
+# Gradients by the Hopper kernels, which the trace names, and by the general ones
+# where a value is not finite.
+cat >"$TMP/gradients.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; phase kv;
+            branch { segment 128; dilation 2; } }
+END
+hopper_gradients() {
+  DIL_TRACE="$TMP/gradients.json" "$BUILD/dil" run "$TMP/gradients.dil" \
+    --seq 170 --keys 230 --random 1 --device cuda --backward --check &&
+    for made in dq dkv; do
+      grep -q "hopper gradient $made" "$TMP/gradients.json" ||
+        echo "not ok: no kernel of Hopper made $made"
+    done
+}
+
 # Two chips at once, a processor each.
 compare 80 12 edges linked_ranks gradients_cuda &
 {
@@ -60,6 +75,7 @@ compare 80 12 edges linked_ranks gradients_cuda &
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
     >"$TMP/patterns for Hopper on sm_90" 2>&1
   rings
+  hopper_gradients >"$TMP/gradients on sm_90" 2>&1
 } &
 wait
 for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do

@@ -12,8 +12,8 @@
 
 /* The general strategy is last: it takes the passes that the others refuse. */
 static const gpu_strategy *const strategies[] = {
-    &strategy_hopper, &strategy_hopper_pair, &strategy_gradient,
-    &strategy_general};
+    &strategy_hopper, &strategy_hopper_pair, &strategy_hopper_gradient,
+    &strategy_gradient, &strategy_general};
 
 static const gpu_fast *const fasts[] = {&fast_hopper};
 
@@ -255,12 +255,20 @@ static dil_status gpu_run_jobs(const gpu_request *request, gpu_jobs *jobs,
   return status;
 }
 
-/* Returns whether a request wants a strategy. `family general` leaves only the
- * general one. */
+/* Returns whether nothing asks for the general kernels alone. */
+static bool gpu_wants_fast(const gpu_request *r, const gpu_strategy *selected) {
+  bool only_general = r->only && !strcmp(r->only, strategy_general.name);
+  return !only_general && selected != &strategy_general;
+}
+
+/* Returns whether a request wants a strategy. `family general` leaves only the general
+ * one. */
 static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
-  if (s == &strategy_gradient)
-    return r->common.plan->direction == DIL_BACKWARD;
+  bool backward = r->common.plan->direction == DIL_BACKWARD;
+  if (s == &strategy_gradient) return backward;
+  if (s == &strategy_hopper_gradient)
+    return backward && gpu_wants_fast(r, selected);
   if (r->only && strcmp(r->only, s->name)) return false;
   bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
                  selected == &strategy_general && s != selected;

@@ -6,6 +6,7 @@
  * Launches for the last few call sizes and maps of the last tensors are cached.
  * */
 #include "hopper.h"
+#include "hopper_sizes.h"
 #include "maps.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -32,23 +33,12 @@ _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
 
 /* ---- the cache between launches ------------------------------------------ */
 
-/* The launch of a pass for the sizes of one call. */
-typedef struct hopper_sized_launch {
-  int32_t pass;
-  hopper_place place;
-  bool refused;            /* the call has too many tiles */
-  hopper_launch launch;    /* without tensors and heads' states */
-} hopper_sized_launch;
-
-enum { SIZES_KEPT = 8 };
-
 struct cuda_memory {
   pthread_mutex_t lock;
   bool nested;             /* the segments of every pass are nested */
   hopper_table *table[64]; /* by pass; NULL: the code does not run the pass */
   map_cache maps;
-  int32_t count, next;     /* cached sizes; the next one to replace */
-  hopper_sized_launch size[SIZES_KEPT];
+  hopper_sizes sizes;
 };
 
 static void hopper_close(cuda_code *code) {
@@ -106,32 +96,14 @@ static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
   return place;
 }
 
-static void hopper_fill_sizes(const cuda_run *r, const hopper_table *table,
-                              const cuda_code *code, hopper_sized_launch *s) {
-  hopper_launch *l = &s->launch;
-  memset(l, 0, sizeof *l);
-  s->refused = !hopper_tiles_choose(table, &s->place, code->about.tile_rows,
-                                    r->device->facts.processors, l);
-  l->group = r->table->heads / r->table->kv_heads;
-}
-
-/* Finds the launch for this call's sizes, or makes it. The caller holds
- * m->lock. */
-static const hopper_sized_launch *
-hopper_find_size(const cuda_run *r, int32_t pass, const cuda_code *code) {
-  struct cuda_memory *m = code->memory;
-  hopper_place place = hopper_place_of(r, pass);
-  for (int32_t i = 0; i < m->count; i++) {
-    const hopper_sized_launch *s = &m->size[i];
-    if (s->pass == pass && !memcmp(&s->place, &place, sizeof place)) return s;
-  }
-  hopper_sized_launch *s = &m->size[m->next];
-  m->next = (m->next + 1) % SIZES_KEPT;
-  if (m->count < SIZES_KEPT) m->count++;
-  s->pass = pass;
-  s->place = place;
-  hopper_fill_sizes(r, m->table[pass], code, s);
-  return s;
+/* The form of the launches of a pass by a code. */
+static hopper_form hopper_form_of(const cuda_run *r, int32_t pass,
+                                  const cuda_code *code) {
+  return (hopper_form){.table = code->memory->table[pass],
+                       .pass = pass,
+                       .tile_rows = code->about.tile_rows,
+                       .group = r->table->heads / r->table->kv_heads,
+                       .processors = r->device->facts.processors};
 }
 
 static void hopper_fill_call(const cuda_run *r, hopper_launch *l) {
@@ -233,7 +205,9 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
                                  const cuda_code *code, hopper_launch *l) {
   struct cuda_memory *m = code->memory;
   pthread_mutex_lock(&m->lock);
-  const hopper_sized_launch *s = hopper_find_size(r, pass, code);
+  const hopper_form form = hopper_form_of(r, pass, code);
+  const hopper_place place = hopper_place_of(r, pass);
+  const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
   bool refused = s->refused;
   memcpy(l, &s->launch, sizeof *l);
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
@@ -284,8 +258,9 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
 static void hopper_estimate(const cuda_run *r, int32_t pass,
                             const cuda_code *code, dil_cuda_pass *out) {
   const hopper_table *table = code->memory->table[pass];
+  const hopper_form form = hopper_form_of(r, pass, code);
   hopper_sized_launch s = {.place = hopper_place_of(r, pass)};
-  hopper_fill_sizes(r, table, code, &s);
+  sizes_fill(&form, &s);
   out->tile_rows = s.launch.tile_rows;
   out->classes = table->class_count;
   out->tiles = s.launch.tiles;

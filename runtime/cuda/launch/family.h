@@ -80,9 +80,10 @@ typedef struct cuda_family {
 } cuda_family;
 
 extern const cuda_family cuda_general, cuda_hopper;
-/* These families make gradients of query rows and of keys (gradient.c); no pass
- * of a forward call takes them. */
-extern const cuda_family cuda_gradient, cuda_gradient_keys;
+/* These families make gradients of query rows and of keys (gradient.c,
+ * hopper/hopper_gradient.c); no pass of a forward call takes them. */
+extern const cuda_family cuda_gradient, cuda_gradient_keys,
+    cuda_hopper_gradient;
 /* The family "peak" measures the device; no pass takes it. */
 extern const cuda_family cuda_peak;
 /* The family "rows" packs, spreads and fills rows for ranks of a ring; no

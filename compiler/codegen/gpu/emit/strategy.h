@@ -25,8 +25,9 @@ typedef struct gpu_strategy {
 
 extern const gpu_strategy strategy_general, strategy_hopper,
     strategy_hopper_pair;
-/* For backward plans alone, beside those of the forward call: gradient.c. */
-extern const gpu_strategy strategy_gradient;
+/* For backward plans alone, beside those of the forward call: gradient.c and
+ * hopper/hopper_gradient.c. */
+extern const gpu_strategy strategy_gradient, strategy_hopper_gradient;
 
 /* The fast family of a chip (see chips.def): what the module asks of it beyond
  * its strategies. */

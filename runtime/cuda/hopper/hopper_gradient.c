@@ -1,0 +1,262 @@
+/* hopper_gradient.c - see hopper_gradient.h. In: a checked call, with o, lse and
+ * dO, and a loaded code. Out: launches of facts and of gradients. Tables are made
+ * once; maps and sizes of the last calls are kept, as hopper.c does. */
+#include "hopper_gradient.h"
+#include "hopper_sizes.h"
+#include "maps.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/launch/counters.h"
+#include "runtime/tables/hopper_gradient_table.h"
+#include "templates/hopper/backward_launch.h"
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES &&
+                   offsetof(hopper_backward_launch, of) == 0,
+               "templates/hopper/backward.cu has another launch");
+
+enum { ENTRY_PASS, ENTRY_CLEAR, ENTRY_FACTS };
+enum { HELD_ROWS = 64 }; /* of a warpgroup */
+
+struct cuda_memory {
+  pthread_mutex_t lock;
+  hopper_table table;
+  bool clears;             /* some rows are in no tile: they become 0 first */
+  map_cache maps;
+  hopper_sizes sizes;
+};
+
+static bool gradient_holds_keys(const cuda_code *code) {
+  return !(code->about.knob[GRADIENT_KNOB_MAKES] & GRADIENT_Q);
+}
+
+/* ---- what is kept between launches --------------------------------------- */
+
+static void hopper_gradient_close(cuda_code *code) {
+  struct cuda_memory *m = code->memory;
+  maps_close(&m->maps);
+  pthread_mutex_destroy(&m->lock);
+  free(m);
+  code->memory = NULL;
+}
+
+static dil_status gradient_fill_table(const dil_table *from,
+                                      const cuda_code *code,
+                                      struct cuda_memory *m) {
+  char reason[128];
+  hopper_table *t = &m->table;
+  bool keys = gradient_holds_keys(code);
+  if (!hopper_gradient_table_fill(from, keys, code->about.tile_keys, t, reason,
+                                  sizeof reason))
+    return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
+  int64_t intervals = t->interval ? t->period / t->interval : 1;
+  int32_t heads = keys ? from->kv_heads : from->heads;
+  m->clears = t->bare || t->instance_count < heads * intervals;
+  t->bare = false; /* hopper_clear sees to those rows */
+  return DIL_OK;
+}
+
+static dil_status hopper_gradient_open(const dil_table *table,
+                                       cuda_code *code) {
+  struct cuda_memory *m = calloc(1, sizeof *m);
+  if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
+  pthread_mutex_init(&m->lock, NULL);
+  code->memory = m;
+  dil_status status = gradient_fill_table(table, code, m);
+  if (!status) status = maps_open(&m->maps, 2 * m->table.stride_count);
+  if (status) hopper_gradient_close(code);
+  return status;
+}
+
+/* ---- the launch ---------------------------------------------------------- */
+
+/* Rows that tiles hold, as rows; rows that they stream, as keys. */
+static hopper_place gradient_place(const cuda_run *r, bool holds_keys) {
+  hopper_place place = hopper_place_whole(r->B, r->N, r->M);
+  if (!holds_keys) return place;
+  place.rows = r->M;
+  place.first = place.low = 0;
+  place.key_low = r->M - r->N;
+  return place;
+}
+
+static hopper_gradient gradient_view(const dil_tensor *to) {
+  return (hopper_gradient){to->data, to->stride[0], to->stride[1],
+                           to->stride[2]};
+}
+
+static dil_status gradient_fill_maps(const gradient_run *g,
+                                     const cuda_code *code, hopper_launch *l) {
+  const cuda_run *r = g->of;
+  const dil_call *c = r->call;
+  struct cuda_memory *m = code->memory;
+  bool keys = gradient_holds_keys(code);
+  int32_t head = r->table->head_dim, value = r->table->value_dim;
+  int32_t rows = code->about.tile_keys;
+  const map_view held[2] = {maps_view(keys ? &c->k : &c->q, head, HELD_ROWS),
+                            maps_view(keys ? &c->v : &c->o, value, HELD_ROWS)};
+  const map_view streamed[2] = {maps_view(keys ? &c->q : &c->k, head, rows),
+                                maps_view(keys ? &c->o : &c->v, value, rows)};
+  const map_view *const views[4] = {&held[0], &held[1], &streamed[0],
+                                    &streamed[1]};
+  hopper_maps *const maps[4] = {&l->q, &l->o, &l->k, &l->v};
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < 4 && !status; i++)
+    status = maps_find(&m->maps, r->device->driver, views[i], m->table.strides,
+                       m->table.stride_count, *maps[i]);
+  return status;
+}
+
+static void gradient_fill_call(const gradient_run *g,
+                               const hopper_gradient_space *space, bool keys,
+                               hopper_backward_launch *l) {
+  const float log2_e = 1.44269504088896340736f;
+  const cuda_run *r = g->of;
+  l->of.scale = r->scale * log2_e;
+  l->of.natural = r->scale;
+  l->of.heads = keys ? r->table->kv_heads : r->table->heads;
+  l->scored = gradient_view(keys ? g->k.to : g->q.to);
+  l->weighted = keys ? gradient_view(g->v.to) : (hopper_gradient){0};
+  l->facts = space->facts;
+  l->query_heads = r->table->heads;
+  l->query_rows = (int)r->N;
+  l->spoiled = space->spoiled;
+}
+
+/* Fills a launch, except its counters. */
+static dil_status gradient_prepare(const gradient_run *g,
+                                   const hopper_gradient_space *space,
+                                   const cuda_code *code,
+                                   hopper_backward_launch *l) {
+  const cuda_run *r = g->of;
+  struct cuda_memory *m = code->memory;
+  bool keys = gradient_holds_keys(code);
+  const hopper_form form = {.table = &m->table,
+                            .tile_rows = code->about.tile_rows,
+                            .group = r->table->heads / r->table->kv_heads,
+                            .processors = r->device->facts.processors};
+  const hopper_place place = gradient_place(r, keys);
+  memset(l, 0, sizeof *l);
+  pthread_mutex_lock(&m->lock);
+  const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
+  bool refused = s->refused;
+  l->of = s->launch;
+  dil_status status = refused ? DIL_OK : gradient_fill_maps(g, code, &l->of);
+  pthread_mutex_unlock(&m->lock);
+  if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
+  gradient_fill_call(g, space, keys, l);
+  return status;
+}
+
+static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
+                                  hopper_backward_launch *l) {
+  const cuda_run *r = g->of;
+  cuda_counters *counters = r->device->counters;
+  cuda_counter counter;
+  dil_status status = counters_take(counters, r->stream, &counter);
+  if (status) return status;
+  l->of.counters = (unsigned *)(uintptr_t)counter.memory;
+  int64_t blocks = minimum(l->of.tiles, r->device->facts.processors);
+  status = cuda_launch(r, code, ENTRY_PASS, blocks, code->about.threads,
+                       code->about.shared, l);
+  return counters_give(counters, r->stream, &counter, status);
+}
+
+dil_status hopper_gradient_pass(const gradient_run *g,
+                                const hopper_gradient_space *space,
+                                const cuda_code *code) {
+  enum { CLEARING_BLOCKS = 8, CLEARING_THREADS = 256 };
+  hopper_backward_launch l;
+  dil_status status = gradient_prepare(g, space, code, &l);
+  if (status || (!l.scored.data && !l.weighted.data)) return status;
+  if (code->memory->clears)
+    status = cuda_launch(g->of, code, ENTRY_CLEAR,
+                         CLEARING_BLOCKS * g->of->device->facts.processors,
+                         CLEARING_THREADS, 0, &l);
+  return status ? status : gradient_launch(g, code, &l);
+}
+
+/* ---- facts --------------------------------------------------------------- */
+
+static void facts_strides(const dil_tensor *t, long long out[3]) {
+  for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
+}
+
+/* Lanes that share a row, as templates/hopper/backward_end.cuh counts them. */
+static int64_t facts_lanes(const dil_table *t) {
+  int64_t lanes = 1;
+  while (lanes < t->value_dim / 8 && lanes < 16) lanes *= 2;
+  return lanes;
+}
+
+dil_status hopper_gradient_facts(const gradient_run *g,
+                                 const hopper_gradient_space *space,
+                                 const cuda_code *code) {
+  enum { FACTS_THREADS = 256 };
+  const cuda_run *r = g->of;
+  const dil_tensor *dlse = g->lse_gradient;
+  hopper_facts_launch l = {.o = g->o.data,
+                           .do_ = r->call->o.data,
+                           .lse = g->lse,
+                           .dlse = dlse->data,
+                           .facts = space->facts,
+                           .spoiled = space->spoiled,
+                           .batches = (int)r->B,
+                           .rows = (int)r->N,
+                           .heads = r->table->heads};
+  facts_strides(&g->o, l.o_stride);
+  facts_strides(&r->call->o, l.do_stride);
+  for (int axis = 0; axis < 3; axis++) l.lse_stride[axis] = g->lse_stride[axis];
+  if (dlse->data) { /* [B, H, N] */
+    l.dlse_stride[0] = dlse->stride[0];
+    l.dlse_stride[1] = dlse->stride[2];
+    l.dlse_stride[2] = dlse->stride[1];
+  }
+  int64_t threads = r->B * r->N * r->table->heads * facts_lanes(r->table);
+  return cuda_launch(r, code, ENTRY_FACTS,
+                     (threads + FACTS_THREADS - 1) / FACTS_THREADS,
+                     FACTS_THREADS, 0, &l);
+}
+
+/* ---- the family ---------------------------------------------------------- */
+
+static bool gradient_is_described(const dil_tensor *t) {
+  return !t->data || (t->dtype == DIL_BF16 && maps_can(t));
+}
+
+const char *hopper_gradient_refusal(const gradient_run *g) {
+  enum { FEW_ROWS = 64 };
+  const cuda_run *r = g->of;
+  const dil_call *c = r->call;
+  if (c->lengths) return "lengths";
+  if (r->N > r->M) return "queries before the first key";
+  if (!(r->scale > 0)) return "a scale that is not positive";
+  if (r->N < FEW_ROWS) return "fewer than 64 queries";
+  if (r->M > 1 << 29) return "more than 2^29 rows";
+  if (r->B > 1 << 16) return "more than 2^16 batch rows";
+  bool described = gradient_is_described(&g->o) && maps_can(&c->q) &&
+                   maps_can(&c->k) && maps_can(&c->v) && maps_can(&c->o);
+  if (!described) return "tensors that no tensor map describes";
+  if (!gradient_is_described(g->q.to) || !gradient_is_described(g->k.to) ||
+      !gradient_is_described(g->v.to))
+    return "gradients of another type, or that are not aligned";
+  return NULL;
+}
+
+static const char *gradient_refuses_forward(const cuda_run *r, int32_t pass,
+                                            const cuda_code *code) {
+  (void)r;
+  (void)pass;
+  (void)code;
+  return "it makes gradients";
+}
+
+const cuda_family cuda_hopper_gradient = {
+    .name = "hopper gradient",
+    .entry = {"hopper_backward", "hopper_clear", "hopper_facts"},
+    .open = hopper_gradient_open,
+    .close = hopper_gradient_close,
+    .refusal = gradient_refuses_forward};

@@ -1,0 +1,102 @@
+/* hopper_gradient_table.c - see hopper_gradient_table.h. In: a plan's table.
+ * Out: the tables of tiles that hold query rows, or keys, or why there are
+ * none. */
+#include "hopper_gradient_table.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A plan's table as tiles of keys see it: with the heads of K and V, and with
+ * windows turned round. */
+typedef struct transposed_table {
+  dil_table table;
+  dil_branch branches[DIL_BRANCH_MAX];
+  dil_predicate predicates[DIL_PART_MAX];
+  int32_t phase[DIL_BRANCH_MAX][DIL_HEADS_MAX];
+} transposed_table;
+
+static const char *gradient_refusal(const dil_table *t) {
+  bool joint = t->combine == DIL_COMBINE_SOFTMAX ||
+               t->combine == DIL_COMBINE_UNION;
+  if (t->dtype != DIL_BF16) return "elements that are not bf16";
+  if ((t->head_dim + 31) / 32 != (t->value_dim + 31) / 32)
+    return "values of another size";
+  if (t->head_dim > HOPPER_GRADIENT_WIDTH) return "wide heads";
+  if (t->pass_count != 1) return "several passes";
+  if (!joint) return "`mean` or `sum`";
+  if (t->detached) return "`gradient detached`";
+  if (t->dropout > 0) return "dropout";
+  return NULL;
+}
+
+/* Whether a branch serves the query heads of a key head alike. */
+static bool branch_is_grouped(const dil_branch *b, int32_t group) {
+  if (b->head_first % group || (b->head_last + 1) % group) return false;
+  for (int32_t h = b->head_first; h <= b->head_last; h++)
+    if (b->phase[h] != b->phase[h - h % group]) return false;
+  return true;
+}
+
+/* False: tables cannot describe the transposed pattern. */
+static bool transposed_fill(const dil_table *t, transposed_table *to) {
+  int32_t group = t->heads / t->kv_heads;
+  to->table = *t;
+  to->table.heads = t->kv_heads;
+  to->table.branches = to->branches;
+  to->table.predicates = to->predicates;
+  for (int32_t i = 0; i < t->predicate_count; i++) {
+    if (t->predicates[i].right < 0) return false;
+    to->predicates[i] = t->predicates[i];
+    to->predicates[i].left = t->predicates[i].right;
+    to->predicates[i].right = t->predicates[i].left;
+  }
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    dil_branch *branch = &to->branches[b];
+    *branch = t->branches[b];
+    if (!branch_is_grouped(branch, group)) return false;
+    for (int32_t h = 0; h < t->kv_heads; h++)
+      to->phase[b][h] = branch->phase[h * group];
+    branch->phase = to->phase[b];
+    branch->head_first /= group;
+    branch->head_last /= group;
+  }
+  return true;
+}
+
+/* Sinks are in lse, so that these tables need not know of them. */
+static bool gradient_fill(dil_table *t, int32_t tile_keys, hopper_table *out,
+                          char *reason, size_t size) {
+  t->sinks = false;
+  t->sink_branches = 0;
+  if (!hopper_table_fill(t, 0, tile_keys, out, reason, size)) return false;
+  if (!out->pairwise) return true;
+  snprintf(reason, size, "gradients of masks or scores");
+  return false;
+}
+
+static bool gradient_fill_keys(const dil_table *table, int32_t tile_keys,
+                               hopper_table *out, char *reason, size_t size) {
+  transposed_table *keys = malloc(sizeof *keys);
+  bool grouped = keys && transposed_fill(table, keys);
+  bool good = grouped &&
+              gradient_fill(&keys->table, tile_keys, out, reason, size);
+  if (!grouped)
+    snprintf(reason, size, keys ? "grouped heads of different phases, or windows without the row"
+                                : "no memory for its tables");
+  free(keys);
+  return good;
+}
+
+bool hopper_gradient_table_fill(const dil_table *table, bool holds_keys,
+                                int32_t tile_keys, hopper_table *out,
+                                char *reason, size_t size) {
+  const char *refusal = gradient_refusal(table);
+  dil_table queries = *table;
+  if (refusal) {
+    snprintf(reason, size, "gradients of %s", refusal);
+    return false;
+  }
+  if (holds_keys)
+    return gradient_fill_keys(table, tile_keys, out, reason, size);
+  return gradient_fill(&queries, tile_keys, out, reason, size);
+}

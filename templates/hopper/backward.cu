@@ -1,0 +1,171 @@
+// backward.cu - gradients on Hopper: dQ, or dK and dV, of a pattern without
+// masks, scores and dropout.
+//
+// The kernel is persistent, as hopper.cu is, and has the same producer. A tile
+// holds rows of two tensors (backward_launch.h) and streams the rows that their
+// pairs have on the other side. For each block of these, a consumer warpgroup
+// computes the scores S of its 64 rows and the products dP = dO V^T; then
+// P = exp(S - lse) and dS = P (dP - delta). Both stay in registers, as the left
+// operands of dV += P^T dO, dK += dS^T Q and dQ += dS K. A kernel for dQ and
+// another for dK and dV make seven products of a pair where one kernel with
+// atomic additions makes five, but they always give the same bits.
+//
+// The order of the products leaves none in flight at the end of a round of the
+// loop: ptxas would serialise all of them.
+
+#ifndef HOLDS_KEYS
+#define HOLDS_KEYS 0     // 1: dK and dV; 0: dQ
+#endif
+#ifndef WARPGROUPS
+#define WARPGROUPS 2     // consumer warpgroups
+#endif
+#ifndef TILE_KEYS
+#define TILE_KEYS 128    // rows of a streamed block
+#endif
+#ifndef STAGES
+#define STAGES 2         // pipeline stages of streamed blocks
+#endif
+#ifndef QUERY_STAGES
+#define QUERY_STAGES 2   // tiles of held rows in shared memory
+#endif
+#ifndef PINGPONG
+#define PINGPONG 0       // 1: warpgroups take turns to issue products
+#endif
+#ifndef NESTED
+#define NESTED 0
+#endif
+#ifndef SHIFTS
+#define SHIFTS 1
+#endif
+#ifndef LEFT_WINDOWS
+#define LEFT_WINDOWS 1
+#endif
+#ifndef HEAD_WIDTH
+#define HEAD_WIDTH 64    // head_dim and value_dim, padded to a multiple of 32
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM HEAD_WIDTH
+#endif
+#ifndef VALUE_DIM
+#define VALUE_DIM HEAD_WIDTH
+#endif
+#ifndef ELEMENT
+#define ELEMENT 1        // 1 bf16
+#endif
+#ifndef ALL_ARRIVE
+#define ALL_ARRIVE 0
+#endif
+#ifndef PRODUCER_REGISTERS
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232
+#endif
+#define VALUE_WIDTH HEAD_WIDTH
+#define BACKWARD 1
+#define PAIRWISE 0
+#define BARE 0           // hopper_zero clears such rows
+#define STATES 0
+#define DROPS 0
+#define LOADERS 1
+#define TILE_PACKING 0
+#define DELAYED_RELEASE 0
+#define SAYS_LAST 1
+#define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
+#define VALUE_CHUNK CHUNK
+#define THREADS (128 * (WARPGROUPS + 1))
+
+#include "templates/hopper/backward_launch.h"
+#include "templates/hopper/hopper_async.cuh"
+#include "templates/hopper/hopper_mma.cuh"
+#include "templates/hopper/hopper_softmax.cuh"
+#include "templates/hopper/hopper_walk.cuh"
+
+// ---- shared memory ---------------------------------------------------------
+
+#define QUERY_BYTES (64 * HEAD_WIDTH * 2) // of a warpgroup
+#define HELD_BYTES (64 * VALUE_WIDTH * 2) // of a warpgroup: dO, or V
+#define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
+#define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
+#define TILE_SLOTS 4
+#define PLAN_RUNS 8
+#define RUN_BYTES 32
+#define PLAN_HEAD 48
+#define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
+#define TILE_BYTES 32
+#define MESSAGE_BYTES 48
+// Where keys are held: lse of all rows, delta of all rows, whether some lse is
+// large.
+#define FACT_BYTES (HOLDS_KEYS * (TILE_KEYS * 8 + 16))
+
+#define AT_QUERY 0
+#define AT_HELD (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
+#define AT_KEY (AT_HELD + QUERY_STAGES * WARPGROUPS * HELD_BYTES)
+#define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
+#define AT_FACTS (AT_VALUE + STAGES * VALUE_BYTES)
+#define AT_BLOCK (AT_FACTS + STAGES * FACT_BYTES)
+#define AT_TILE (AT_BLOCK + 2 * STAGES * MESSAGE_BYTES)
+#define AT_PLAN (AT_TILE + TILE_SLOTS * TILE_BYTES)
+#define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
+#define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
+#define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
+#define AT_QUERY_EMPTY (AT_QUERY_FULL + 2 * 8)
+#define AT_KEY_FULL (AT_QUERY_EMPTY + 2 * 8)
+#define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
+#define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
+#define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
+#define AT_FACTS_FULL (AT_VALUE_EMPTY + STAGES * 8)
+#define AT_MESSAGE_FULL (AT_FACTS_FULL + STAGES * 8)
+#define AT_PACE AT_MESSAGE_FULL // unused: no rows are cleared here
+#define SHARED_BYTES (AT_MESSAGE_FULL + 2 * STAGES * 8)
+static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES,
+              "the run time has another hopper_backward_launch");
+#ifndef SHARED_LIMIT
+#define SHARED_LIMIT 232448
+#endif
+static_assert(SHARED_BYTES <= SHARED_LIMIT, "as the compiler counts");
+
+#include "templates/hopper/hopper_stream.cuh"
+#include "templates/hopper/hopper_produce.cuh"
+#include "templates/hopper/backward_facts.cuh"
+#include "templates/hopper/backward_consume.cuh"
+
+// ---- the kernel ------------------------------------------------------------
+
+DEVICE void init_barriers(u32 base) {
+  const int readers = WARPGROUPS * 4; // a warp each
+  for (int i = 0; i < 2; i++) {
+    barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
+    barrier_init(base + AT_PLAN_EMPTY + 8 * i, ALL_ARRIVE ? 32 : 1);
+    barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
+    barrier_init(base + AT_QUERY_EMPTY + 8 * i, readers);
+  }
+  for (int i = 0; i < STAGES; i++) {
+    barrier_init(base + AT_KEY_FULL + 8 * i, 1);
+    barrier_init(base + AT_KEY_EMPTY + 8 * i, readers);
+    barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
+    barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
+    barrier_init(base + AT_FACTS_FULL + 8 * i, 32);
+    barrier_init(base + AT_MESSAGE_FULL + 16 * i, 1);
+    barrier_init(base + AT_MESSAGE_FULL + 16 * i + 8, 1);
+  }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    hopper_backward(const __grid_constant__ hopper_backward_launch run) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  u32 base = shared_address(memory);
+  if (threadIdx.x == 0) init_barriers(base);
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
+        PRODUCER_REGISTERS));
+    if (threadIdx.x < 32) load_plans(run.of, base);
+    else if (threadIdx.x == 32) load_values(run.of, base);
+    else if (threadIdx.x >= 64 && threadIdx.x < 96) make_plans(run.of, base);
+    else if (threadIdx.x >= 96 && HOLDS_KEYS) load_facts(run, base);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
+        CONSUMER_REGISTERS));
+    consume(run, base);
+  }
+}

@@ -1,0 +1,44 @@
+/* backward_launch.h - the parameter of the Hopper kernels of gradients.
+ *
+ * Plain C, included by the run time and by the kernels. A tile *holds* rows of
+ * two tensors and *streams* rows of two others: for dQ it holds Q and dO and
+ * streams K and V, for dK and dV it holds K and V and streams Q and dO. In the
+ * launch, `q` and `o` have the maps of the rows that are held, `k` and `v` those
+ * of the rows that are streamed. Its rows are the rows that are held, and its
+ * keys those that are streamed; windows are turned round for held keys. */
+#ifndef DIL_TEMPLATES_HOPPER_BACKWARD_LAUNCH_H
+#define DIL_TEMPLATES_HOPPER_BACKWARD_LAUNCH_H
+
+#include "templates/hopper/hopper_launch.h"
+
+enum { HOPPER_BACKWARD_BYTES = 28160 }; /* of hopper_backward_launch */
+
+/* A gradient of 16-bit elements; its strides count elements. */
+typedef struct hopper_gradient {
+  void *data;                  /* NULL: it is not wanted */
+  long long batch, row, head;
+} hopper_gradient;
+
+typedef struct hopper_backward_launch {
+  hopper_launch of;
+  hopper_gradient scored;      /* dQ, or dK */
+  hopper_gradient weighted;    /* dV, where keys are held */
+  /* Facts of query rows, [batches, H, query_rows] of two floats: lse in units of
+   * log2, +inf for a row without keys; delta. */
+  const float *facts;
+  int query_heads, query_rows;
+  unsigned *spoiled;           /* set where a sum is not finite */
+} hopper_backward_launch;
+
+/* The parameter of the kernel that makes the facts. Strides count elements, in
+ * the order batch row, row, head. */
+typedef struct hopper_facts_launch {
+  const void *o, *do_;         /* of 16-bit elements, both [B, N, H, Dv] */
+  const float *lse, *dlse;     /* dlse NULL: 0 */
+  long long o_stride[3], do_stride[3], lse_stride[3], dlse_stride[3];
+  float *facts;                /* as above */
+  unsigned *spoiled;           /* becomes 0 */
+  int batches, rows, heads;
+} hopper_facts_launch;
+
+#endif

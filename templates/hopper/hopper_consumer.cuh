@@ -1,0 +1,101 @@
+// hopper_consumer.cuh - what every consumer warpgroup does with the stream:
+// waits, messages, descriptors of tiles, windows.
+//
+// The file before this one defines `consumer`, with the launch `run`, the shared
+// memory `base` and the number `group` of the warpgroup.
+#pragma once
+
+// The tile's row that is the first of this thread's warp.
+DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
+
+// The ping-pong scheduling of FlashAttention-3 (arXiv:2407.08608). Each
+// warpgroup has a named barrier. A warpgroup waits at its own before it issues
+// products and then arrives at that of the next one, which orders them.
+DEVICE void pingpong_wait(const consumer &c) {
+  named_barrier_sync(2 + c.group, 256);
+}
+DEVICE void pingpong_arrive(const consumer &c) {
+  named_barrier_arrive(2 + (c.group + 1) % WARPGROUPS, 256);
+}
+
+// The number of keys that a distance in positions spans. It is exact while the
+// distance is below 2^20 and the stride below 2^12.
+DEVICE int keys_within(int distance, float per_stride) {
+  const int most = 1 << 20;
+  distance = max(-1, min(distance, most));
+  return __float2int_rd((distance + 0.5f) * per_stride);
+}
+
+// The warpgroup's message of a tile.
+DEVICE u32 tile_message(const consumer &c, int slot) {
+  return c.base + AT_TILE + slot * TILE_BYTES +
+         (TILE_PACKING ? c.group * 32 : 0);
+}
+
+DEVICE void mask_block(const consumer &c, int flags,
+                       float (&s)[TILE_KEYS / 2],
+                       const ring<STAGES> &block) {
+  u32 message = message_of(c.base, block.slot());
+  u32 thread = thread_index();
+  int row = warp_row(thread) + thread % 32 / 4, column = thread % 4 * 2;
+  int4 window = shared_load(message + 16), m = shared_load(message);
+  u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
+  float per_stride = __int_as_float(m.w);
+  int step = shared_word(tile + 4);
+  int from = shared_word(tile) + row * step - m.z; // block to row
+  hide_after(s,
+             min(keys_within(from + window.y, per_stride) + 1, window.z),
+             min(keys_within(from + 8 * step + window.y, per_stride) + 1,
+                 window.z),
+             column);
+  if (LEFT_WINDOWS && window.x < HOPPER_FAR)
+    hide_before(s, keys_within(from - window.x - 1, per_stride) + 1,
+                keys_within(from + 8 * step - window.x - 1, per_stride) + 1,
+                column);
+}
+
+// The flags of a message, shifted so that bit x is the warpgroup's own. The asm
+// makes the compiler shift at each use. Otherwise it would keep a mask for each
+// flag in a register, and the loop has none left.
+DEVICE int own_flags(const consumer &c, int4 m) {
+  int flags;
+  asm("shr.b32 %0, %1, %2;" : "=r"(flags) : "r"(m.x), "r"(c.group));
+  return flags;
+}
+DEVICE bool takes(const consumer &c, int4 m) {
+  return own_flags(c, m) & 1 << BLOCK_TAKES;
+}
+DEVICE bool masks(const consumer &c, int4 m) {
+  return own_flags(c, m) & 1 << BLOCK_MASKS;
+}
+// The slot of a block's tile; and of the tile that the previous block belongs
+// to.
+DEVICE u32 tile_of(int4 m) { return m.x >> BLOCK_TILE & (TILE_SLOTS - 1); }
+DEVICE u32 tile_before(int4 m) {
+  return ((m.x >> BLOCK_TILE) - (m.x & BLOCK_NEW)) & (TILE_SLOTS - 1);
+}
+DEVICE void wait_queries(const consumer &c, u32 tile) {
+  barrier_wait(c.base + AT_QUERY_FULL + 8 * query_stage(tile),
+               query_parity(tile));
+}
+DEVICE u32 query_descriptor(const consumer &c, u32 tile) {
+  u32 group = c.group;
+  asm volatile("" : "+r"(group)); // shift here, as in own_flags
+  return descriptor_low(c.base + AT_QUERY + group * QUERY_BYTES +
+                            query_stage(tile) * (WARPGROUPS * QUERY_BYTES),
+                        16);
+}
+
+DEVICE u32 key_descriptor(const consumer &c, u32 stage) {
+  return descriptor_low(c.base + AT_KEY + stage * KEY_BYTES, 16);
+}
+DEVICE u32 value_descriptor(const consumer &c, u32 stage) {
+  return descriptor_low(c.base + AT_VALUE + stage * VALUE_BYTES,
+                        TILE_KEYS * VALUE_CHUNK * 2);
+}
+DEVICE void wait_keys(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_KEY_FULL + 8 * block.stage(), block.phase());
+}
+DEVICE void wait_values(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_VALUE_FULL + 8 * block.stage(), block.phase());
+}
