@@ -16,8 +16,8 @@ typedef struct transposed_table {
 } transposed_table;
 
 static const char *gradient_refusal(const dil_table *t) {
-  bool joint = t->combine == DIL_COMBINE_SOFTMAX ||
-               t->combine == DIL_COMBINE_UNION;
+  bool joint =
+      t->combine == DIL_COMBINE_SOFTMAX || t->combine == DIL_COMBINE_UNION;
   if (t->dtype != DIL_BF16) return "elements that are not bf16";
   if ((t->head_dim + 31) / 32 != (t->value_dim + 31) / 32)
     return "values of another size";
@@ -78,11 +78,13 @@ static bool gradient_fill_keys(const dil_table *table, int32_t tile_keys,
                                hopper_table *out, char *reason, size_t size) {
   transposed_table *keys = malloc(sizeof *keys);
   bool grouped = keys && transposed_fill(table, keys);
-  bool good = grouped &&
-              gradient_fill(&keys->table, tile_keys, out, reason, size);
+  bool good =
+      grouped && gradient_fill(&keys->table, tile_keys, out, reason, size);
   if (!grouped)
-    snprintf(reason, size, keys ? "grouped heads of different phases, or windows without the row"
-                                : "no memory for its tables");
+    snprintf(
+        reason, size,
+        keys ? "grouped heads of different phases, or windows without the row"
+             : "no memory for its tables");
   free(keys);
   return good;
 }

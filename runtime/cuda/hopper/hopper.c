@@ -33,16 +33,16 @@ _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
 
 /* ---- the cache between launches ------------------------------------------ */
 
-struct cuda_memory {
+typedef struct hopper_memory {
   pthread_mutex_t lock;
   bool nested;             /* the segments of every pass are nested */
   hopper_table *table[64]; /* by pass; NULL: the code does not run the pass */
   map_cache maps;
   hopper_sizes sizes;
-};
+} hopper_memory;
 
 static void hopper_close(cuda_code *code) {
-  struct cuda_memory *m = code->memory;
+  hopper_memory *m = code->memory;
   for (int32_t p = 0; p < 64; p++) free(m->table[p]);
   maps_close(&m->maps);
   pthread_mutex_destroy(&m->lock);
@@ -67,7 +67,7 @@ static dil_status hopper_make_table(const dil_table *from, int32_t pass,
 }
 
 static dil_status hopper_open(const dil_table *table, cuda_code *code) {
-  struct cuda_memory *m = calloc(1, sizeof *m);
+  hopper_memory *m = calloc(1, sizeof *m);
   if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
   pthread_mutex_init(&m->lock, NULL);
   code->memory = m;
@@ -99,7 +99,8 @@ static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
 /* The form of the launches of a pass by a code. */
 static hopper_form hopper_form_of(const cuda_run *r, int32_t pass,
                                   const cuda_code *code) {
-  return (hopper_form){.table = code->memory->table[pass],
+  const hopper_memory *m = code->memory;
+  return (hopper_form){.table = m->table[pass],
                        .pass = pass,
                        .tile_rows = code->about.tile_rows,
                        .group = r->table->heads / r->table->kv_heads,
@@ -179,7 +180,7 @@ static dil_status hopper_fill_maps(const cuda_run *r, int32_t pass,
                                    const cuda_code *code, hopper_launch *l) {
   const dil_table *t = r->table;
   const dil_call *c = r->call;
-  struct cuda_memory *m = code->memory;
+  hopper_memory *m = code->memory;
   int32_t keys = code->about.tile_keys;
   map_view views[4] = {maps_view(&c->q, t->head_dim, 64),
                        maps_view(&c->k, t->head_dim, keys),
@@ -203,7 +204,7 @@ static dil_status hopper_fill_maps(const cuda_run *r, int32_t pass,
 /* Fills a launch, except its counters. */
 static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
                                  const cuda_code *code, hopper_launch *l) {
-  struct cuda_memory *m = code->memory;
+  hopper_memory *m = code->memory;
   pthread_mutex_lock(&m->lock);
   const hopper_form form = hopper_form_of(r, pass, code);
   const hopper_place place = hopper_place_of(r, pass);
@@ -239,8 +240,9 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (r->N < FEW_QUERIES) return "fewer than 64 queries";
   if (M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
   if (r->B > 1 << 16) return "more than 2^16 batch rows";
-  const hopper_table *table = code->memory->table[pass];
-  if (c->lengths && !code->memory->nested)
+  const hopper_memory *m = code->memory;
+  const hopper_table *table = m->table[pass];
+  if (c->lengths && !m->nested)
     return "lengths where segments are not nested";
   if (c->lengths && table->interval && table->endless)
     return "lengths where only some branches have segments";
@@ -257,7 +259,8 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
 
 static void hopper_estimate(const cuda_run *r, int32_t pass,
                             const cuda_code *code, dil_cuda_pass *out) {
-  const hopper_table *table = code->memory->table[pass];
+  const hopper_memory *m = code->memory;
+  const hopper_table *table = m->table[pass];
   const hopper_form form = hopper_form_of(r, pass, code);
   hopper_sized_launch s = {.place = hopper_place_of(r, pass)};
   sizes_fill(&form, &s);

@@ -1,6 +1,7 @@
-/* hopper_gradient.c - see hopper_gradient.h. In: a checked call, with o, lse and
- * dO, and a loaded code. Out: launches of facts and of gradients. Tables are made
- * once; maps and sizes of the last calls are kept, as hopper.c does. */
+/* hopper_gradient.c - see hopper_gradient.h. In: a checked call, with o, lse
+ * and dO, and a loaded code. Out: launches of facts and of gradients. Tables
+ * are made once; maps and sizes of the last calls are kept, as hopper.c does.
+ */
 #include "hopper_gradient.h"
 #include "hopper_sizes.h"
 #include "maps.h"
@@ -21,13 +22,13 @@ _Static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES &&
 enum { ENTRY_PASS, ENTRY_CLEAR, ENTRY_FACTS };
 enum { HELD_ROWS = 64 }; /* of a warpgroup */
 
-struct cuda_memory {
+typedef struct gradient_memory {
   pthread_mutex_t lock;
   hopper_table table;
-  bool clears;             /* some rows are in no tile: they become 0 first */
+  bool clears; /* some rows are in no tile: they become 0 first */
   map_cache maps;
   hopper_sizes sizes;
-};
+} gradient_memory;
 
 static bool gradient_holds_keys(const cuda_code *code) {
   return !(code->about.knob[GRADIENT_KNOB_MAKES] & GRADIENT_Q);
@@ -36,7 +37,7 @@ static bool gradient_holds_keys(const cuda_code *code) {
 /* ---- what is kept between launches --------------------------------------- */
 
 static void hopper_gradient_close(cuda_code *code) {
-  struct cuda_memory *m = code->memory;
+  gradient_memory *m = code->memory;
   maps_close(&m->maps);
   pthread_mutex_destroy(&m->lock);
   free(m);
@@ -45,7 +46,7 @@ static void hopper_gradient_close(cuda_code *code) {
 
 static dil_status gradient_fill_table(const dil_table *from,
                                       const cuda_code *code,
-                                      struct cuda_memory *m) {
+                                      gradient_memory *m) {
   char reason[128];
   hopper_table *t = &m->table;
   bool keys = gradient_holds_keys(code);
@@ -61,7 +62,7 @@ static dil_status gradient_fill_table(const dil_table *from,
 
 static dil_status hopper_gradient_open(const dil_table *table,
                                        cuda_code *code) {
-  struct cuda_memory *m = calloc(1, sizeof *m);
+  gradient_memory *m = calloc(1, sizeof *m);
   if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
   pthread_mutex_init(&m->lock, NULL);
   code->memory = m;
@@ -92,7 +93,7 @@ static dil_status gradient_fill_maps(const gradient_run *g,
                                      const cuda_code *code, hopper_launch *l) {
   const cuda_run *r = g->of;
   const dil_call *c = r->call;
-  struct cuda_memory *m = code->memory;
+  gradient_memory *m = code->memory;
   bool keys = gradient_holds_keys(code);
   int32_t head = r->table->head_dim, value = r->table->value_dim;
   int32_t rows = code->about.tile_keys;
@@ -132,7 +133,7 @@ static dil_status gradient_prepare(const gradient_run *g,
                                    const cuda_code *code,
                                    hopper_backward_launch *l) {
   const cuda_run *r = g->of;
-  struct cuda_memory *m = code->memory;
+  gradient_memory *m = code->memory;
   bool keys = gradient_holds_keys(code);
   const hopper_form form = {.table = &m->table,
                             .tile_rows = code->about.tile_rows,
@@ -169,10 +170,11 @@ dil_status hopper_gradient_pass(const gradient_run *g,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code) {
   enum { CLEARING_BLOCKS = 8, CLEARING_THREADS = 256 };
+  const gradient_memory *m = code->memory;
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, space, code, &l);
   if (status || (!l.scored.data && !l.weighted.data)) return status;
-  if (code->memory->clears)
+  if (m->clears)
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);

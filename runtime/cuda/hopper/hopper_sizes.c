@@ -1,5 +1,5 @@
-/* hopper_sizes.c - a cache of launches by the sizes of calls. In: the tables of a
- * pass, the place of a call. Out: a launch without tensors. */
+/* hopper_sizes.c - a cache of launches by the sizes of calls. In: the tables of
+ * a pass, the place of a call. Out: a launch without tensors. */
 #include "hopper_sizes.h"
 #include <string.h>
 

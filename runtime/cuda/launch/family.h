@@ -12,7 +12,7 @@ typedef struct cuda_code {      /* a dil_cuda_code, loaded */
   const struct cuda_family *family;
   void *library;                /* CUlibrary */
   void *function[DIL_CUDA_ENTRIES]; /* CUfunction, by cuda_family.entry */
-  struct cuda_memory *memory;   /* the family's cache between launches */
+  void *memory;                 /* the family's cache between launches */
 } cuda_code;
 
 typedef struct cuda_run {       /* one call on one device */

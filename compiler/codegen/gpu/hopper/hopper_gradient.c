@@ -11,18 +11,18 @@
 #include <string.h>
 
 typedef struct gradient_config {
-  int32_t width;       /* heads up to this */
-  int32_t rows;        /* of a streamed block */
-  int32_t stages;      /* of streamed blocks */
-  int32_t held;        /* tiles of held rows in shared memory */
-  bool turns;          /* warpgroups take turns to issue products */
+  int32_t width;  /* heads up to this */
+  int32_t rows;   /* of a streamed block */
+  int32_t stages; /* of streamed blocks */
+  int32_t held;   /* tiles of held rows in shared memory */
+  bool turns;     /* warpgroups take turns to issue products */
 } gradient_config;
 
 enum { VARIANT_Q, VARIANT_KEYS, VARIANTS };
 enum { GRADIENT_CONFIGS = 3, GRADIENT_WARPGROUPS = 2 };
 
-/* By variant, and width. The sums of dK and dV of 128 elements leave no registers
- * for blocks of more than 64 rows. */
+/* By variant, and width. The sums of dK and dV of 128 elements leave no
+ * registers for blocks of more than 64 rows. */
 static const gradient_config configs[VARIANTS][GRADIENT_CONFIGS] = {
     {{64, 128, 4, 2, false}, {128, 128, 2, 1, true}, {128, 64, 2, 1, false}},
     {{64, 128, 4, 2, false}, {128, 64, 3, 2, true}, {128, 32, 2, 2, false}}};
@@ -32,9 +32,8 @@ static int32_t gradient_width(const dil_table *t) {
 }
 
 /* Configuration number `fallback` of a variant; NULL: there is none. */
-static const gradient_config *gradient_config_of(const dil_table *t,
-                                                 int32_t variant,
-                                                 int32_t fallback) {
+static const gradient_config *
+gradient_config_of(const dil_table *t, int32_t variant, int32_t fallback) {
   int32_t width = 0;
   if (variant >= VARIANTS) return NULL;
   for (int32_t i = 0; i < GRADIENT_CONFIGS; i++) {
@@ -110,9 +109,9 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
       .tile_keys = s->rows,
       .knob = {[GRADIENT_KNOB_MAKES] =
                    keys ? GRADIENT_K | GRADIENT_V : GRADIENT_Q}};
-  snprintf(code->variant, sizeof code->variant, "hopper gradient %s %s %dx%d d%d",
-           keys ? "dkv" : "dq", dil_dtype_name(t->dtype), code->tile_rows,
-           s->rows, t->head_dim);
+  snprintf(code->variant, sizeof code->variant,
+           "hopper gradient %s %s %dx%d d%d", keys ? "dkv" : "dq",
+           dil_dtype_name(t->dtype), code->tile_rows, s->rows, t->head_dim);
   put(text, "#define HOLDS_KEYS %d\n#define HEAD_WIDTH %d\n", keys,
       gradient_width(t));
   put(text, "#define HEAD_DIM %d\n#define VALUE_DIM %d\n", t->head_dim,
