@@ -346,12 +346,17 @@ dil_status gradient_accuracy_check(const call_setup *b,
   const pattern *p = b->pattern;
   *v = (gradient_accuracy){.saved = call->forward.lse.data != NULL};
   bool gpu = b->options->device.word == DEVICE_CUDA;
+  /* Kernels then make each branch's lse and o again, from 16-bit weights where
+   * the elements have 16 bits. */
+  bool remade = !v->saved || p->detached;
   gradient_work w = {.setup = b,
                      .call = call,
                      .forward = v->saved ? ORACLE_SAVED : ORACLE_DEFINED,
                      .rounds = {.p = p,
                                 .exactness = dot_error_of(p, gpu),
-                                .coherent = row_coherence(b, pairs)},
+                                .coherent = row_coherence(b, pairs),
+                                .stored = remade,
+                                .remade = remade},
                      .elements = input_elements(p, call)};
   name_errors(p, call, v);
   dil_status status = oracle_check_backward(p, call);

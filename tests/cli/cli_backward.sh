@@ -47,6 +47,11 @@ echo 'pattern p { heads 2; head_dim 16; dtype f32; combine mean; causal;
   branch { segment 8; } branch { segment 16; dilation 2; } }' >"$TMP/mean.dil"
 is "or none, where there is no lse" checked "^saved  *the oracle takes no o" \
   "$TMP/mean.dil" --seq 40
+echo 'pattern p { heads 2; head_dim 32; dtype bf16; gradient detached;
+  input z : f32[H] gradient;
+  branch { segment 64; sink z[h]; } branch { dilation 2; } }' >"$TMP/detached.dil"
+is "the rounding of an o that is made again is told from an error" \
+  checked "^z  *good" "$TMP/detached.dil" --seq 200 --input z=random
 
 small="examples/longnet.dil -D w=16 --seq 200 --random 3"
 same_bits() {
