@@ -98,12 +98,43 @@ static void print_chain(const plan *p, int32_t c, FILE *out) {
   fprintf(out, "\n");
 }
 
+/* Windows as the walk of key tiles has them. */
+static void print_turned_windows(const plan *p, FILE *out) {
+  const dil_table *t = &p->table;
+  for (int32_t i = 0; i < t->predicate_count; i++) {
+    fprintf(out, "#          predicate %d turned round: window ", i);
+    print_window_bound(t->predicates[i].right, out);
+    fprintf(out, ", ");
+    print_window_bound(t->predicates[i].left, out);
+    fprintf(out, "\n");
+  }
+}
+
+/* The passes of gradients that each pass below becomes. */
+static void print_direction(const plan *p, FILE *out) {
+  const dil_table *t = &p->table;
+  bool remade = combine_is_additive(t) || t->detached;
+  if (p->direction != DIL_BACKWARD) return;
+  fprintf(out, "direction backward\n");
+  fprintf(out, "# delta    query rows: delta from dO and %s\n",
+          remade ? "each pass's own o, made again" : "o");
+  fprintf(out, "# dkv      key tiles, over the query rows that see them: "
+               "dK, dV\n");
+  print_turned_windows(p, out);
+  fprintf(out, "# dq       query tiles, over the keys that they see: dQ, "
+               "unless dkv adds to it\n");
+  for (int32_t i = 0; i < t->input_count; i++)
+    if (t->inputs[i].gradient)
+      fprintf(out, "# inputs   query rows: the gradient of %s\n",
+              t->inputs[i].name);
+}
+
 static void print_within(arena *a, const plan *p, FILE *out) {
   const dil_table *t = &p->table;
   fprintf(out, "plan 1 %s\n", t->name);
   fprintf(out, "visit %s%s\n", t->dedup ? "dedup" : "multiset",
           t->general ? " general" : "");
-  if (p->direction == DIL_BACKWARD) fprintf(out, "direction backward\n");
+  print_direction(p, out);
   for (int32_t i = 0; i < t->predicate_count; i++) print_predicate(p, i, out);
   for (int32_t c = 0; c < t->chain_count; c++) print_chain(p, c, out);
   for (int32_t i = 0; i < t->pass_count; i++) {
