@@ -332,13 +332,13 @@ static dil_status backward_run_detached(backward_run *b) {
   return status ? status : backward_run_sinks(b, true, 0);
 }
 
-static dil_status backward_run_fast_code(backward_run *b,
+static dil_status backward_run_fast_code(backward_run *b, int32_t p,
                                          const hopper_gradient_space *space,
                                          const cuda_code *code) {
   cuda_spans *spans = b->run.device->spans;
   int32_t span = spans_begin(spans, b->run.stream);
-  dil_status status = hopper_gradient_pass(&b->gradient, space, code);
-  spans_end(spans, span, b->run.stream, "pass", code->about.variant, 0);
+  dil_status status = hopper_gradient_pass(&b->gradient, p, space, code);
+  spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
   return status;
 }
 
@@ -353,8 +353,10 @@ static dil_status backward_run_fast(backward_run *b) {
       hopper_gradient_refusal(g))
     return DIL_OK;
   dil_status status = hopper_gradient_facts(g, &space, codes->fast_q);
-  if (!status) status = backward_run_fast_code(b, &space, codes->fast_keys);
-  if (!status) status = backward_run_fast_code(b, &space, codes->fast_q);
+  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
+    status = backward_run_fast_code(b, p, &space, codes->fast_keys);
+    if (!status) status = backward_run_fast_code(b, p, &space, codes->fast_q);
+  }
   g->only_if = space.spoiled;
   return status;
 }

@@ -22,7 +22,6 @@ static const char *gradient_refusal(const dil_table *t) {
   if ((t->head_dim + 31) / 32 != (t->value_dim + 31) / 32)
     return "values of another size";
   if (t->head_dim > HOPPER_GRADIENT_WIDTH) return "wide heads";
-  if (t->pass_count != 1) return "several passes";
   if (!joint) return "`mean` or `sum`";
   if (t->detached) return "`gradient detached`";
   if (t->dropout > 0) return "dropout";
@@ -64,22 +63,23 @@ static bool transposed_fill(const dil_table *t, transposed_table *to) {
 }
 
 /* Sinks are in lse, so that these tables need not know of them. */
-static bool gradient_fill(dil_table *t, int32_t tile_keys, hopper_table *out,
-                          char *reason, size_t size) {
+static bool gradient_fill(dil_table *t, int32_t pass, int32_t tile_keys,
+                          hopper_table *out, char *reason, size_t size) {
   t->sinks = false;
   t->sink_branches = 0;
-  if (!hopper_table_fill(t, 0, tile_keys, out, reason, size)) return false;
+  if (!hopper_table_fill(t, pass, tile_keys, out, reason, size)) return false;
   if (!out->pairwise) return true;
   snprintf(reason, size, "gradients of masks or scores");
   return false;
 }
 
-static bool gradient_fill_keys(const dil_table *table, int32_t tile_keys,
-                               hopper_table *out, char *reason, size_t size) {
+static bool gradient_fill_keys(const dil_table *table, int32_t pass,
+                               int32_t tile_keys, hopper_table *out,
+                               char *reason, size_t size) {
   transposed_table *keys = malloc(sizeof *keys);
   bool grouped = keys && transposed_fill(table, keys);
-  bool good =
-      grouped && gradient_fill(&keys->table, tile_keys, out, reason, size);
+  bool good = grouped &&
+              gradient_fill(&keys->table, pass, tile_keys, out, reason, size);
   if (!grouped)
     snprintf(
         reason, size,
@@ -89,9 +89,9 @@ static bool gradient_fill_keys(const dil_table *table, int32_t tile_keys,
   return good;
 }
 
-bool hopper_gradient_table_fill(const dil_table *table, bool holds_keys,
-                                int32_t tile_keys, hopper_table *out,
-                                char *reason, size_t size) {
+bool hopper_gradient_table_fill(const dil_table *table, int32_t pass,
+                                bool holds_keys, int32_t tile_keys,
+                                hopper_table *out, char *reason, size_t size) {
   const char *refusal = gradient_refusal(table);
   dil_table queries = *table;
   if (refusal) {
@@ -99,6 +99,6 @@ bool hopper_gradient_table_fill(const dil_table *table, bool holds_keys,
     return false;
   }
   if (holds_keys)
-    return gradient_fill_keys(table, tile_keys, out, reason, size);
-  return gradient_fill(&queries, tile_keys, out, reason, size);
+    return gradient_fill_keys(table, pass, tile_keys, out, reason, size);
+  return gradient_fill(&queries, pass, tile_keys, out, reason, size);
 }

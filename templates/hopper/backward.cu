@@ -28,6 +28,9 @@
 #ifndef QUERY_STAGES
 #define QUERY_STAGES 2   // tiles of held rows in shared memory
 #endif
+#ifndef SUMS
+#define SUMS 0           // 1: gradients are added to sums in f32
+#endif
 #ifndef PINGPONG
 #define PINGPONG 0       // 1: warpgroups take turns to issue products
 #endif

@@ -14,18 +14,46 @@ DEVICE bool are_finite(const float (&x)[count], int half) {
   return none == 0;
 }
 
+#if SUMS
+// Adds a warp's rows to the sums of earlier passes. The four threads of a row
+// write 32 bytes together.
+template <int count>
+DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
+                         const tile_rows_message &t, float factor,
+                         int columns) {
+  u32 thread = thread_index();
+  int column = thread % 4 * 2, row = warp_row(thread) + thread % 32 / 4;
+  bool finite = true;
+  float *out = (float *)to.data + t.batch * to.batch + t.head * to.head;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    int at = row + half * 8;
+    float *here = out + (t.first + at * t.step) * to.row + column;
+    if (at >= t.rows) continue;
+    finite &= are_finite(x, half);
+#pragma unroll
+    for (int g = 0; g < count / 4; g++) {
+      float2 *sum = (float2 *)(here + 8 * g);
+      if (8 * g + column >= columns) continue;
+      float2 now = *sum;
+      now.x += x[4 * g + 2 * half] * factor;
+      now.y += x[4 * g + 2 * half + 1] * factor;
+      *sum = now;
+    }
+  }
+  return finite;
+}
+#else
 // Stores a warp's rows straight from registers. Two neighbouring threads
 // exchange words, so that each holds 8 bytes of one of two groups of columns.
 // The four threads of a row then write 32 bytes together.
 template <int count>
-DEVICE void store_gradient(const hopper_backward_launch &run,
-                           const hopper_gradient &to, float (&x)[count],
-                           const tile_rows_message &t, float factor,
-                           int columns) {
+DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
+                         const tile_rows_message &t, float factor,
+                         int columns) {
   u32 thread = thread_index();
   int lane = thread % 4, row = warp_row(thread) + thread % 32 / 4;
   bool odd = lane & 1, finite = true;
-  if (!to.data) return;
   unsigned short *out = (unsigned short *)to.data + t.batch * to.batch +
                         t.head * to.head + odd * 8 + lane / 2 * 4;
 #pragma unroll
@@ -43,7 +71,17 @@ DEVICE void store_gradient(const hopper_backward_launch &run,
                here + 8 * g, odd ? other : first, odd ? second : other);
     }
   }
-  if (!finite) *(volatile unsigned *)run.spoiled = 1;
+  return finite;
+}
+#endif
+
+template <int count>
+DEVICE void store_gradient(const hopper_backward_launch &run,
+                           const hopper_gradient &to, float (&x)[count],
+                           const tile_rows_message &t, float factor,
+                           int columns) {
+  if (to.data && !put_gradient(to, x, t, factor, columns))
+    *(volatile unsigned *)run.spoiled = 1;
 }
 
 DEVICE void end_tile(const hopper_backward_launch &run, const consumer &,
@@ -58,15 +96,16 @@ DEVICE void end_tile(const hopper_backward_launch &run, const consumer &,
 // bytes a thread.
 DEVICE void clear_gradient(const hopper_launch &run, const hopper_gradient &to,
                            int columns) {
-  const int units = columns / 8;
+  const int bytes = SUMS ? 4 : 2, units = columns * bytes / 16;
   long long count = (long long)run.batches * run.queries * run.heads * units;
   long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (!to.data) return;
   for (; i < count; i += (long long)gridDim.x * blockDim.x) {
     int unit = (int)(i % units), head = (int)(i / units % run.heads);
     long long row = i / units / run.heads;
-    *(int4 *)((unsigned short *)to.data + row / run.queries * to.batch +
-              row % run.queries * to.row + head * to.head + unit * 8) =
+    long long at = row / run.queries * to.batch +
+                   row % run.queries * to.row + head * to.head;
+    *(int4 *)((char *)to.data + at * bytes + unit * 16) =
         make_int4(0, 0, 0, 0);
   }
 }

@@ -13,7 +13,8 @@
 
 enum { HOPPER_BACKWARD_BYTES = 28160 }; /* of hopper_backward_launch */
 
-/* A gradient of 16-bit elements; its strides count elements. */
+/* A gradient of 16-bit elements; where the plan has several passes, sums in f32
+ * to which each pass adds. Strides count elements. */
 typedef struct hopper_gradient {
   void *data;                  /* NULL: it is not wanted */
   long long batch, row, head;

@@ -24,8 +24,9 @@ enum { HELD_ROWS = 64 }; /* of a warpgroup */
 
 typedef struct gradient_memory {
   pthread_mutex_t lock;
-  hopper_table table;
-  bool clears; /* some rows are in no tile: they become 0 first */
+  hopper_table *table; /* by pass */
+  bool
+      clears; /* some rows are in no tile, or passes add: they become 0 first */
   map_cache maps;
   hopper_sizes sizes;
 } gradient_memory;
@@ -38,24 +39,26 @@ static bool gradient_holds_keys(const cuda_code *code) {
 
 static void hopper_gradient_close(cuda_code *code) {
   gradient_memory *m = code->memory;
+  free(m->table);
   maps_close(&m->maps);
   pthread_mutex_destroy(&m->lock);
   free(m);
   code->memory = NULL;
 }
 
-static dil_status gradient_fill_table(const dil_table *from,
+static dil_status gradient_fill_table(const dil_table *from, int32_t pass,
                                       const cuda_code *code,
                                       gradient_memory *m) {
   char reason[128];
-  hopper_table *t = &m->table;
+  hopper_table *t = &m->table[pass];
   bool keys = gradient_holds_keys(code);
-  if (!hopper_gradient_table_fill(from, keys, code->about.tile_keys, t, reason,
-                                  sizeof reason))
+  if (!hopper_gradient_table_fill(from, pass, keys, code->about.tile_keys, t,
+                                  reason, sizeof reason))
     return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
   int64_t intervals = t->interval ? t->period / t->interval : 1;
   int32_t heads = keys ? from->kv_heads : from->heads;
-  m->clears = t->bare || t->instance_count < heads * intervals;
+  m->clears |=
+      from->pass_count > 1 || t->bare || t->instance_count < heads * intervals;
   t->bare = false; /* hopper_clear sees to those rows */
   return DIL_OK;
 }
@@ -66,8 +69,16 @@ static dil_status hopper_gradient_open(const dil_table *table,
   if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
   pthread_mutex_init(&m->lock, NULL);
   code->memory = m;
-  dil_status status = gradient_fill_table(table, code, m);
-  if (!status) status = maps_open(&m->maps, 2 * m->table.stride_count);
+  int32_t strides = 1;
+  dil_status status = DIL_OK;
+  m->table = malloc((size_t)table->pass_count * sizeof *m->table);
+  if (!m->table)
+    status = dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
+  for (int32_t p = 0; p < table->pass_count && !status; p++) {
+    status = gradient_fill_table(table, p, code, m);
+    strides = (int32_t)maximum(strides, m->table[p].stride_count);
+  }
+  if (!status) status = maps_open(&m->maps, 2 * strides);
   if (status) hopper_gradient_close(code);
   return status;
 }
@@ -84,12 +95,16 @@ static hopper_place gradient_place(const cuda_run *r, bool holds_keys) {
   return place;
 }
 
-static hopper_gradient gradient_view(const dil_tensor *to) {
+static hopper_gradient gradient_view(const gradient_target *target) {
+  const dil_tensor *to = target->to;
+  int64_t head = to->shape[3], row = to->shape[2] * head;
+  if (to->data && target->sums)
+    return (hopper_gradient){target->sums, to->shape[1] * row, row, head};
   return (hopper_gradient){to->data, to->stride[0], to->stride[1],
                            to->stride[2]};
 }
 
-static dil_status gradient_fill_maps(const gradient_run *g,
+static dil_status gradient_fill_maps(const gradient_run *g, int32_t pass,
                                      const cuda_code *code, hopper_launch *l) {
   const cuda_run *r = g->of;
   const dil_call *c = r->call;
@@ -97,17 +112,19 @@ static dil_status gradient_fill_maps(const gradient_run *g,
   bool keys = gradient_holds_keys(code);
   int32_t head = r->table->head_dim, value = r->table->value_dim;
   int32_t rows = code->about.tile_keys;
-  const map_view held[2] = {maps_view(keys ? &c->k : &c->q, head, HELD_ROWS),
-                            maps_view(keys ? &c->v : &c->o, value, HELD_ROWS)};
-  const map_view streamed[2] = {maps_view(keys ? &c->q : &c->k, head, rows),
-                                maps_view(keys ? &c->o : &c->v, value, rows)};
-  const map_view *const views[4] = {&held[0], &held[1], &streamed[0],
-                                    &streamed[1]};
+  const hopper_table *t = &m->table[pass];
+  map_view held[2] = {maps_view(keys ? &c->k : &c->q, head, HELD_ROWS),
+                      maps_view(keys ? &c->v : &c->o, value, HELD_ROWS)};
+  map_view streamed[2] = {maps_view(keys ? &c->q : &c->k, head, rows),
+                          maps_view(keys ? &c->o : &c->v, value, rows)};
+  map_view *const views[4] = {&held[0], &held[1], &streamed[0], &streamed[1]};
   hopper_maps *const maps[4] = {&l->q, &l->o, &l->k, &l->v};
   dil_status status = DIL_OK;
-  for (int32_t i = 0; i < 4 && !status; i++)
-    status = maps_find(&m->maps, r->device->driver, views[i], m->table.strides,
-                       m->table.stride_count, *maps[i]);
+  for (int32_t i = 0; i < 4 && !status; i++) {
+    views[i]->pass = pass;
+    status = maps_find(&m->maps, r->device->driver, views[i], t->strides,
+                       t->stride_count, *maps[i]);
+  }
   return status;
 }
 
@@ -119,8 +136,8 @@ static void gradient_fill_call(const gradient_run *g,
   l->of.scale = r->scale * log2_e;
   l->of.natural = r->scale;
   l->of.heads = keys ? r->table->kv_heads : r->table->heads;
-  l->scored = gradient_view(keys ? g->k.to : g->q.to);
-  l->weighted = keys ? gradient_view(g->v.to) : (hopper_gradient){0};
+  l->scored = gradient_view(keys ? &g->k : &g->q);
+  l->weighted = keys ? gradient_view(&g->v) : (hopper_gradient){0};
   l->facts = space->facts;
   l->query_heads = r->table->heads;
   l->query_rows = (int)r->N;
@@ -128,14 +145,15 @@ static void gradient_fill_call(const gradient_run *g,
 }
 
 /* Fills a launch, except its counters. */
-static dil_status gradient_prepare(const gradient_run *g,
+static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
                                    const hopper_gradient_space *space,
                                    const cuda_code *code,
                                    hopper_backward_launch *l) {
   const cuda_run *r = g->of;
   gradient_memory *m = code->memory;
   bool keys = gradient_holds_keys(code);
-  const hopper_form form = {.table = &m->table,
+  const hopper_form form = {.table = &m->table[pass],
+                            .pass = pass,
                             .tile_rows = code->about.tile_rows,
                             .group = r->table->heads / r->table->kv_heads,
                             .processors = r->device->facts.processors};
@@ -145,7 +163,8 @@ static dil_status gradient_prepare(const gradient_run *g,
   const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
   bool refused = s->refused;
   l->of = s->launch;
-  dil_status status = refused ? DIL_OK : gradient_fill_maps(g, code, &l->of);
+  dil_status status =
+      refused ? DIL_OK : gradient_fill_maps(g, pass, code, &l->of);
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   gradient_fill_call(g, space, keys, l);
@@ -166,15 +185,15 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   return counters_give(counters, r->stream, &counter, status);
 }
 
-dil_status hopper_gradient_pass(const gradient_run *g,
+dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code) {
   enum { CLEARING_BLOCKS = 8, CLEARING_THREADS = 256 };
   const gradient_memory *m = code->memory;
   hopper_backward_launch l;
-  dil_status status = gradient_prepare(g, space, code, &l);
+  dil_status status = gradient_prepare(g, pass, space, code, &l);
   if (status || (!l.scored.data && !l.weighted.data)) return status;
-  if (m->clears)
+  if (m->clears && pass == 0)
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);

@@ -19,8 +19,9 @@ const char *hopper_gradient_refusal(const gradient_run *g);
 dil_status hopper_gradient_facts(const gradient_run *g,
                                  const hopper_gradient_space *space,
                                  const cuda_code *code);
-/* The gradients that a code makes, where they are wanted. */
-dil_status hopper_gradient_pass(const gradient_run *g,
+/* The gradients that a code makes of a pass, where they are wanted. Several
+ * passes add to the sums of their targets. */
+dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code);
 

@@ -1,10 +1,10 @@
 /* hopper_gradient.c - the strategy for gradients on Hopper (sm_90a):
  * templates/hopper/backward.cu.
  *
- * In: a backward plan with one pass, without masks, scores and dropout. Out: a
+ * In: a backward plan without masks, scores and dropout. Out: a
  * kernel that makes dQ and one that makes dK and dV. Both depend on head sizes
- * and a few properties of the pass; the launch brings the pattern. The general
- * kernels of gradients take all other calls. */
+ * and a few properties of the passes; the launch brings the pattern. The
+ * general kernels of gradients take all other calls. */
 #include "hopper_config.h"
 #include "runtime/cuda/chips.h"
 #include "runtime/tables/hopper_gradient_table.h"
@@ -72,9 +72,10 @@ static bool hopper_gradient_can(const gpu_request *r, char *reason,
                t->value_dim);
       return false;
     }
-    if (!hopper_gradient_table_fill(t, v == VARIANT_KEYS, s->rows, &made,
-                                    reason, size))
-      return false;
+    for (int32_t p = 0; p < t->pass_count; p++)
+      if (!hopper_gradient_table_fill(t, p, v == VARIANT_KEYS, s->rows, &made,
+                                      reason, size))
+        return false;
   }
   return true;
 }
@@ -83,14 +84,19 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
                                   source_text *text) {
   char reason[128];
   hopper_table made;
-  bool left = false;
-  if (!hopper_gradient_table_fill(t, keys, rows, &made, reason, sizeof reason))
-    return;
-  for (int32_t i = 0; i < made.range_count; i++)
-    left |= made.ranges[i].left < HOPPER_FAR;
+  bool left = false, shifts = false, nested = true;
+  for (int32_t p = 0; p < t->pass_count; p++) {
+    if (!hopper_gradient_table_fill(t, p, keys, rows, &made, reason,
+                                    sizeof reason))
+      continue;
+    nested &= hopper_is_nested(t, t->passes[p].branches);
+    shifts |= made.relative || made.period != made.interval;
+    for (int32_t i = 0; i < made.range_count; i++)
+      left |= made.ranges[i].left < HOPPER_FAR;
+  }
   put(text, "#define NESTED %d\n#define SHIFTS %d\n#define LEFT_WINDOWS %d\n",
-      hopper_is_nested(t, t->passes[0].branches),
-      made.relative || made.period != made.interval, left);
+      nested, shifts, left);
+  put(text, "#define SUMS %d\n", t->pass_count > 1);
 }
 
 static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
