@@ -90,7 +90,8 @@ run_named() { # name
       --seed "$seed"
     ;;
   *)
-    for command in tests/"$1".sh tests/*/"$1".sh "$BUILD/tests/test_$1"; do
+    for command in tests/"$1".sh tests/cli/"$1".sh tests/gpu/"$1".sh \
+      tests/python/"$1".sh "$BUILD/tests/test_$1"; do
       [ -e "$command" ] && break
     done
     run_suite "$1" "$command"
