@@ -78,7 +78,7 @@ static dil_status backward_check(dil_cuda_kernel *kernel,
   return status;
 }
 
-/* Whether the gradient of an input is wanted that some score reads. */
+/* Returns whether the gradient of an input is wanted that some score reads. */
 static bool backward_wants_scores(const backward_run *b) {
   const dil_table *t = b->kernel->table;
   for (int32_t i = 0; i < t->input_count; i++)
@@ -94,7 +94,8 @@ static dil_status backward_have_codes(backward_run *b) {
   if (!status) status = codes_take_gradient(codes, GRADIENT_V, &of->v);
   if (!status && backward_wants_scores(b))
     status = codes_take_gradient(codes, GRADIENT_INPUTS, &of->inputs);
-  if (!status) status = codes_take_fast_gradient(codes, GRADIENT_Q, &of->fast_q);
+  if (!status)
+    status = codes_take_fast_gradient(codes, GRADIENT_Q, &of->fast_q);
   if (!status)
     status = codes_take_fast_gradient(codes, GRADIENT_K, &of->fast_keys);
   if (!status && backward_has_states(b))
@@ -260,7 +261,7 @@ static dil_status backward_run_code(backward_run *b, int32_t p,
   return status;
 }
 
-/* What a pass gives to the gradients of inputs, but for sinks. */
+/* Adds a pass to the gradients of inputs, but for sinks. */
 static dil_status backward_run_inputs(backward_run *b, int32_t p) {
   cuda_spans *spans = b->run.device->spans;
   const cuda_code *code = b->codes.inputs;
@@ -361,7 +362,7 @@ static dil_status backward_run_fast(backward_run *b) {
   return status;
 }
 
-/* Whether the gradient of some input is wanted. */
+/* Returns whether the gradient of some input is wanted. */
 static bool backward_wants_inputs(const backward_run *b) {
   for (int32_t i = 0; i < b->kernel->table->input_count; i++)
     if (b->call->inputs[i].data) return true;
@@ -383,7 +384,7 @@ static dil_status backward_run_joint(backward_run *b) {
   return status ? status : backward_run_sinks(b, true, UINT64_MAX);
 }
 
-/* Those of one softmax a row. */
+/* Makes the gradients where a row has one softmax. */
 static dil_status backward_run_softmax(backward_run *b) {
   bool makes_lse = backward_makes_lse(b);
   dil_status status = makes_lse ? backward_make_lse(b) : DIL_OK;

@@ -176,8 +176,8 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* Whether a code makes one of these gradients, by the fast kernels or by the
- * general ones. */
+/* Returns whether a code makes one of these gradients, by the fast kernels or by
+ * the general ones. */
 static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
   bool found = fast ? code->family == &cuda_hopper_gradient
                     : code->family == &cuda_gradient ||

@@ -42,7 +42,7 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
  * there is none. */
 dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
                                const cuda_code **code);
-/* The same by the fast kernels; NULL: there is none. */
+/* Finds the code of the fast kernels for it; NULL: there is none. */
 dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
                                     const cuda_code **code);
 /* Waits for the last code. It has the kernels that compute bounds and that

@@ -80,7 +80,7 @@ dil_status gradient_delta(const gradient_run *g, const cuda_code *code) {
                               code, ENTRY_DELTA, &p);
 }
 
-/* Whether a code makes something that is wanted. */
+/* Returns whether a code makes something that is wanted. */
 static bool gradient_is_wanted(const gradient_run *g, int32_t makes) {
   return (makes & GRADIENT_Q && g->q.to->data) ||
          (makes & GRADIENT_K && g->k.to->data) ||

@@ -7,7 +7,8 @@
 
 /* The facts of all query rows. `code` makes dQ, here and below. */
 dil_status gradient_delta(const gradient_run *g, const cuda_code *code);
-/* What a code makes of a pass; passes after the first add to it. */
+/* Launches a code that makes gradients of a pass; passes after the first add to
+ * them. */
 dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
                          const cuda_code *code);
 /* Rounds the sums of a gradient, where it has such. */

@@ -28,7 +28,7 @@ static const char *gradient_refusal(const dil_table *t) {
   return NULL;
 }
 
-/* Whether a branch serves the query heads of a key head alike. */
+/* Returns whether a branch serves the query heads of a key head alike. */
 static bool branch_is_grouped(const dil_branch *b, int32_t group) {
   if (b->head_first % group || (b->head_last + 1) % group) return false;
   for (int32_t h = b->head_first; h <= b->head_last; h++)
@@ -36,7 +36,7 @@ static bool branch_is_grouped(const dil_branch *b, int32_t group) {
   return true;
 }
 
-/* False: tables cannot describe the transposed pattern. */
+/* Returns false if tables cannot describe the transposed pattern. */
 static bool transposed_fill(const dil_table *t, transposed_table *to) {
   int32_t group = t->heads / t->kv_heads;
   to->table = *t;

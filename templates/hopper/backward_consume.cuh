@@ -193,7 +193,7 @@ DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q, u32 o,
   if (!HOLDS_KEYS) release_values(c, block);
 }
 
-// What a block adds to the sums. The products of dV are awaited, those of dK or
+// Adds a block to the sums. The products of dV are awaited, those of dK or
 // dQ are still in flight afterwards.
 DEVICE void add_block(const consumer &c, fragments &f,
                       const ring<STAGES> &block) {

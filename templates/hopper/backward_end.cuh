@@ -2,7 +2,7 @@
 // and the rows that no tile holds.
 #pragma once
 
-// Whether all sums of the thread's row `half` are finite.
+// Returns whether all sums of the thread's row `half` are finite.
 template <int count>
 DEVICE bool are_finite(const float (&x)[count], int half) {
   float none = 0;

@@ -6,14 +6,15 @@
 
 #include "runtime/cuda/launch/gradient_run.h"
 
-/* What these kernels keep in the workspace. */
+/* The part of the workspace that these kernels use. */
 typedef struct hopper_gradient_space {
   float *facts;            /* [B, H, N][DIL_FACTS] */
   unsigned *spoiled;       /* where a sum is not finite it becomes 1, and the
                               general kernels make all gradients again */
 } hopper_gradient_space;
 
-/* Why these kernels cannot make the gradients of a call; NULL: they can. */
+/* Returns why these kernels cannot make the gradients of a call; NULL: they
+ * can. */
 const char *hopper_gradient_refusal(const gradient_run *g);
 /* The facts of all query rows. `code`: either of the two. */
 dil_status hopper_gradient_facts(const gradient_run *g,
