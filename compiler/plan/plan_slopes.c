@@ -48,7 +48,7 @@ static plan_slopes slopes_of(const planner *pl, expr *const *list,
   return s;
 }
 
-/* What tells the elements of a read apart. */
+/* The variables that tell the elements of a read apart. */
 static unsigned apart_of(const expr *read) {
   unsigned apart = 0;
   for (int32_t k = 0; k < read->count; k++)

@@ -56,7 +56,7 @@ static bool has_parts(const cpu_gradient_run *g, const dil_pass *pass) {
   return once && !g->own_lse && !g->detached;
 }
 
-/* What follows from the shape of the call alone: the bits depend on it. */
+/* The parts that the shape of the call alone fixes: the bits depend on them. */
 static void plan_parts(gradient_pass *ps, const dil_pass *pass) {
   enum { PART_LEAST = 512, PARTS_MOST = 8 };
   int64_t rows = ps->blocks.rows;
@@ -65,7 +65,7 @@ static void plan_parts(gradient_pass *ps, const dil_pass *pass) {
   ps->part_rows = rows_of_each(rows, ps->parts);
 }
 
-/* Who computes what, which the bits do not depend on. */
+/* The share of each worker, on which the bits do not depend. */
 static void plan_shares(gradient_pass *ps) {
   enum { SHARE_LEAST = 512 };
   const cpu_gradient_run *g = ps->of;

@@ -284,7 +284,7 @@ static void store_lanes(gradient_worker *wk, int32_t i, int64_t count,
               target->to.dtype, target->add, wk->tile.spare);
 }
 
-/* What sums of dQ are multiplied by. */
+/* The factor of the sums of dQ. */
 static float dq_factor(const gradient_worker *wk) {
   return wk->tile.env.env.scale * wk->tile.run->weight;
 }

@@ -66,8 +66,8 @@
 #ifndef DROPS
 #define DROPS 0          // 1: dropout, of DROPOUT = floor(P 2^32)
 #endif
-// What completes a block of keys, and a tile of queries: copies, and with
-// dropout the random words.
+// The arrivals that complete a block of keys, or a tile of queries: copies, and
+// with dropout the random words.
 #define LOADERS (1 + DROPS)
 
 // 1: masks or score chains decide over pairs, or a union has several windows.

@@ -231,7 +231,7 @@ static double row_slopes(const law_place *at, int64_t k) {
   return row_dlse(at, k) + sinks * delta;
 }
 
-/* What the numbers that cancel in a row's dS have in all. */
+/* The sum of the sizes of the numbers that cancel in a row's dS. */
 static double row_size(const law_place *at, int64_t k) {
   int64_t n = row_of(at, k), h = head_of(at, k);
   double size = 0;

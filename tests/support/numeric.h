@@ -110,9 +110,10 @@ typedef struct forced {
 } forced;
 extern const forced force_all[];
 enum { FORCES_MOST = 6 };
-/* Those of them whose plans for the pattern differ, in their order: equal plans
- * are the same code. On a GPU all that plan at all, since there a force chooses
- * among kernels, too. The plan's own choice stands there even when refused. */
+/* Lists the forces whose plans for the pattern differ, in their order: equal
+ * plans are the same code. On a GPU the list has all forces that plan at all,
+ * since there a force chooses among kernels, too. The plan's own choice stands
+ * in the list even when it is refused. */
 void forces_of(const tested_pattern *s, forced list[FORCES_MOST]);
 
 /* ---- numeric.c: one call, its answer, and the comparison ----------------- */

@@ -142,7 +142,7 @@ static int read_numbers(PyObject *const *given, dil_arguments *a) {
   return !PyErr_Occurred();
 }
 
-/* What a call borrows while it runs, and the outputs that it makes. */
+/* The views that a call borrows while it runs, and the outputs that it makes. */
 typedef struct call {
   views views;
   dil_arguments arguments;
