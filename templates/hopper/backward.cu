@@ -105,17 +105,8 @@
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
 #define AT_FACTS (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_BLOCK (AT_FACTS + STAGES * FACT_BYTES)
-#define AT_TILE (AT_BLOCK + 2 * STAGES * MESSAGE_BYTES)
-#define AT_PLAN (AT_TILE + TILE_SLOTS * TILE_BYTES)
-#define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
-#define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
-#define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
-#define AT_QUERY_EMPTY (AT_QUERY_FULL + 2 * 8)
-#define AT_KEY_FULL (AT_QUERY_EMPTY + 2 * 8)
-#define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
-#define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
-#define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
-#define AT_FACTS_FULL (AT_VALUE_EMPTY + STAGES * 8)
+#include "templates/hopper/hopper_layout.cuh"
+#define AT_FACTS_FULL AT_MORE
 #define AT_MESSAGE_FULL (AT_FACTS_FULL + STAGES * 8)
 #define AT_PACE AT_MESSAGE_FULL // unused: no rows are cleared here
 #define SHARED_BYTES (AT_MESSAGE_FULL + 2 * STAGES * 8)

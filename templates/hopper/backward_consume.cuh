@@ -174,7 +174,19 @@ DEVICE void load_row_facts(const hopper_backward_launch &run,
 }
 #endif
 
-// S and dP of a block, the first of a tile.
+// Waits for S and dP of a block, and turns S into weights while dP is made.
+DEVICE void take_scores(const consumer &c, fragments &f, int4 m,
+                        const ring<STAGES> &block) {
+  mma_wait<1>();
+  settle(f.s);
+  if (masks(c, m)) mask_block(c, m.x, f.s, block);
+  weigh(c, f, m, c.run.scale, block);
+  mma_wait<0>();
+  settle(f.d);
+  if (!HOLDS_KEYS) release_values(c, block);
+}
+
+// Computes S and dP of a tile's first block.
 DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q, u32 o,
                        const ring<STAGES> &block) {
   u32 stage = uniform(block.stage());
@@ -184,13 +196,7 @@ DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q, u32 o,
 #if !HOLDS_KEYS
   f.large = __any_sync(~0u, is_large(f.row[0].lse) || is_large(f.row[1].lse));
 #endif
-  mma_wait<1>();
-  settle(f.s);
-  if (masks(c, m)) mask_block(c, m.x, f.s, block);
-  weigh(c, f, m, c.run.scale, block);
-  mma_wait<0>();
-  settle(f.d);
-  if (!HOLDS_KEYS) release_values(c, block);
+  take_scores(c, f, m, block);
 }
 
 // Adds a block to the sums. The products of dV are awaited, those of dK or
@@ -254,13 +260,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
     wait_values(c, block);
     multiply_keys(f.d, o, rows_of(values_at(c, stage)));
     give_turn(c);
-    mma_wait<1>();
-    settle(f.s);
-    if (masks(c, m)) mask_block(c, m.x, f.s, block);
-    weigh(c, f, m, c.run.scale, block);
-    mma_wait<0>();
-    settle(f.d);
-    if (!HOLDS_KEYS) release_values(c, block);
+    take_scores(c, f, m, block);
   }
   tile_rows_message rows = read_tile(c, m);
   release_held(c, tile);

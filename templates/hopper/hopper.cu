@@ -151,17 +151,8 @@
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
 #define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_BLOCK (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES) // messages
-#define AT_TILE (AT_BLOCK + 2 * STAGES * MESSAGE_BYTES)
-#define AT_PLAN (AT_TILE + TILE_SLOTS * TILE_BYTES)
-#define AT_PLAN_FULL (AT_PLAN + 2 * PLAN_BYTES)
-#define AT_PLAN_EMPTY (AT_PLAN_FULL + 2 * 8)
-#define AT_QUERY_FULL (AT_PLAN_EMPTY + 2 * 8)
-#define AT_QUERY_EMPTY (AT_QUERY_FULL + 2 * 8)
-#define AT_KEY_FULL (AT_QUERY_EMPTY + 2 * 8)
-#define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
-#define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
-#define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
-#define AT_MESSAGE_FULL (AT_VALUE_EMPTY + STAGES * 8)
+#include "templates/hopper/hopper_layout.cuh"
+#define AT_MESSAGE_FULL AT_MORE
 #define AT_PACE (AT_MESSAGE_FULL + 2 * STAGES * 8) // one for each message
 #define ZERO_BYTES                                                             \
   (PAIRWISE || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
