@@ -203,6 +203,18 @@ static double key_distance(const rounding_state *state, int64_t j) {
   return sqrt(square);
 }
 
+/* A weight this small beside the largest may be lost, as may its part of a sum:
+ * numbers below the least normal f32 have few digits, or become 0. */
+static const double SMALL_WEIGHT = 0x1p-100, LOST_WEIGHT = 0x1p-126;
+
+static void take_loss(rounding_state *state, key_score key) {
+  double weight = exp(key.s - state->top);
+  if (key.j == SINK || weight == 0 || weight >= SMALL_WEIGHT) return;
+  double far = key_distance(state, key.j);
+  double pull = far > 0 ? fmin(weight, LOST_WEIGHT) * far : 0;
+  state->square += pull * pull;
+}
+
 /* The first key with the top score stands still. Others with the same score
  * move as all do. */
 static void take_gain(rounding_state *state, key_score key) {
@@ -238,6 +250,7 @@ static rounding rounding_of_softmax(rounding_state *state) {
   take_branches(state, take_value);
   for (int32_t d = 0; d < p->value_dim; d++) output[d] /= state->weights;
   take_branches(state, take_gain);
+  take_branches(state, take_loss);
   double drawn = ROUNDING_SURENESS * sqrt(state->square) / state->least;
   drawn = state->farthest > 0 ? fmin(drawn, state->farthest) : drawn;
   double kept = state->call->train ? 1 - p->dropout : 1;

@@ -51,9 +51,13 @@ oracle_error rounding_of_pair(const void *context, const oracle_pair *pair) {
       ROUNDING_SURENESS * (weight * own + weight_error(pair->below, below));
   double sums = rounding_of_dot(r->exactness, p->value_dim,
                                 pair->products + pair->deltas);
-  if (r->stored) sums += stored_unit[p->dtype] * pair->deltas;
+  /* Elements of o, and the weights that they are sums of where o is made again,
+   * are rounded each by itself. A sink is one pair of its row; over the other
+   * pairs of a row these errors add up. */
+  double rounded = pair->sink ? 2 * sqrt(pair->squares) : pair->deltas;
+  if (r->stored) sums += stored_unit[p->dtype] * rounded;
   if (r->remade) sums += fmin(below, 1) * pair->deltas;
-  sums *= fmax(r->coherent, 1);
+  if (!pair->sink) sums *= fmax(r->coherent, 1);
   return (oracle_error){error,
                         error * fabs(pair->product - pair->delta) +
                             ROUNDING_SURENESS * weight * sums,
