@@ -263,7 +263,8 @@ START_TEST(peaks_of_the_host) {
          brain);
   ck_assert_double_gt(narrow, 1);
   ck_assert_double_gt(best, 0.7 * narrow);
-  ck_assert_double_gt(brain, 0.7 * best);
+  /* Some chips begin a bf16 product in every cycle, some in every second one. */
+  ck_assert_double_gt(brain, 0.3 * best);
   ck_assert_double_lt(brain, 2000);
 }
 END_TEST
