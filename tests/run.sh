@@ -5,8 +5,12 @@
 # and at the end `N passed, N failed`. The word `bench-gpu` prints a table in
 # place of all that (bench/gpu.sh); words after it choose its cases.
 #
-# Suites that do nothing but compute run two at once. Others run alone, since
-# they measure times or wait for them, or keep both processors busy themselves.
+# Suites run two at once, and beside them one of those that mostly wait. Suites
+# that measure times, or read what others write, run alone at the end. A line
+# tells the seconds that passed, and those that the suite kept processors busy.
+#
+# Suites of one run share machine code that their tests would make alike
+# (support/store.h). Each has a folder and a cache of its own.
 #
 # A test script prints `ok NAME` or `not ok NAME` a test; it finds the program
 # in $DIL and a folder of its own in $TMP.
@@ -26,9 +30,11 @@ bench-gpu | bench-gpu-ring)
   ;;
 esac
 logs=$BUILD/logs
-# The longest first.
-computing='edges nvrtc fuzz_backward backward laws examples hopper cli_backward
-  shards fuzz numeric emulated cpu_expr'
+# The longest first, then whatever no list names.
+longest='emulator gpu-ring nvrtc hopper edges torch_ops fuzz_backward backward
+  laws examples presets ring hopper_tables hf'
+waiting='processes checkpoint mpi_faults'
+alone='test_cli thread pool runtime link rendezvous linked_ranks'
 # A leak check that follows LLVM's thread-local storage falls over its layout.
 ASAN_OPTIONS=intercept_tls_get_addr=0:${ASAN_OPTIONS:-}
 export ASAN_OPTIONS
@@ -64,17 +70,27 @@ run_suite() { # name, command...
     bad=1
     echo "ended with status $status after $good tests" >>"$logs/$name"
   fi
-  passed=$((passed + good))
-  failed=$((failed + bad))
-  printf '%-16s %4d passed %3d failed %5d s\n' "$name" "$good" "$bad" \
-    $(($(date +%s) - began))
+  times >"$logs/$name.times"
+  printf '%-21s %4d passed %3d failed %5d s %5d s busy\n' "$name" "$good" \
+    "$bad" $(($(date +%s) - began)) "$(busy_seconds "$logs/$name.times")"
   [ "$bad" -eq 0 ] || grep -v '^ok ' "$logs/$name" | head -c 20000
+  echo "$good $bad" >"$logs/$name.counts"
 }
 
-chosen() { # name, words...
+# Seconds of processors that ended children had, as `times` writes them.
+busy_seconds() { # file
+  awk 'NR == 2 {
+         for (i = 1; i <= 2; i++) {
+           split($i, n, /[ms]/)
+           sum += 60 * n[1] + n[2]
+         }
+       }
+       END { print int(sum + 0.5) }' "$1"
+}
+
+is_among() { # name, words...
   name=$1
   shift
-  [ $# -gt 0 ] || return 0
   for word; do [ "$word" = "$name" ] && return 0; done
   return 1
 }
@@ -99,42 +115,58 @@ run_named() { # name
   esac
 }
 
-# One of several at once, in a process of its own: its lines in one piece, and
-# its counts for whoever waits for all of them.
-if [ "${1:-}" = --beside ]; then
-  name=$2
-  run_named "$name" >"$logs/$name.told"
-  echo "$passed $failed" >"$logs/$name.counts"
-  cat "$logs/$name.told"
+# A suite in a process of its own: its lines in one piece, and its counts for
+# whoever waits for all of them.
+if [ "${1:-}" = --one ]; then
+  run_named "$2" >"$logs/$2.told"
+  cat "$logs/$2.told"
   exit 0
 fi
 mkdir -p "$logs"
 rm -f "$logs"/*
+DIL_TEST_STORE=$(mktemp -d)
+export DIL_TEST_STORE
+trap 'rm -rf "$DIL_TEST_STORE"' EXIT
+trap 'exit 130' INT TERM
 
-together=
-for name in $computing; do
-  chosen "$name" "$@" && together="$together $name"
-done
-# shellcheck disable=SC2086 # words
-[ -z "$together" ] ||
-  printf '%s\n' $together | xargs -P 2 -n 1 "tests/${0##*/}" --beside
-for name in $together; do
-  read -r good bad <"$logs/$name.counts" || bad=1 good=0
-  passed=$((passed + good))
-  failed=$((failed + bad))
-  rm -f "$logs/$name.counts" "$logs/$name.told"
-done
-
-is_told() { # name: its suite has run already
-  # shellcheck disable=SC2086 # words
-  chosen "$1" none $together
-}
 units=$(echo tests/unit/*/test_*.c | tr ' ' '\n' | sed 's,.*/test_,,; s/\.c$//')
 scripts=$(echo tests/*.sh tests/cli/*.sh tests/gpu/*.sh tests/python/*.sh |
   tr ' ' '\n' | sed 's,.*/,,; s/\.sh$//' | grep -vx 'run\|wc\|tsan')
-for name in $units $scripts fuzz fuzz_backward; do
-  is_told "$name" && continue
-  chosen "$name" "$@" && run_named "$name"
+
+only() { # names, words...
+  names=$1
+  shift
+  for name in $names; do
+    is_among "$name" "$@" && echo "$name"
+  done
+}
+without() { # names, words...
+  names=$1
+  shift
+  for name in $names; do
+    is_among "$name" "$@" || echo "$name"
+  done
+}
+run_all() { # how many at once, names
+  # shellcheck disable=SC2086 # words
+  [ -z "$2" ] || printf '%s\n' $2 | xargs -P "$1" -n 1 "tests/run.sh" --one
+}
+
+all=$(echo "$longest $units $scripts fuzz fuzz_backward" | tr -s ' ' '\n' |
+  awk '!seen[$0]++')
+[ $# -eq 0 ] || all=$(only "$all" "$@")
+# shellcheck disable=SC2086 # words
+{
+  run_all 1 "$(only "$all" $waiting)" &
+  run_all 2 "$(without "$all" $waiting $alone)"
+  wait
+  run_all 1 "$(only "$all" $alone)"
+}
+for name in $all; do
+  read -r good bad <"$logs/$name.counts" || bad=1 good=0
+  passed=$((passed + good))
+  failed=$((failed + bad))
+  rm -f "$logs/$name.counts" "$logs/$name.told" "$logs/$name.times"
 done
 for word; do
   [ -e "$logs/$word" ] && continue

@@ -3,6 +3,7 @@
  * program. */
 #include "gpu.h"
 #include "interface.h"
+#include "store.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -91,7 +92,8 @@ static const cpu_backend *cpu;
 static void open_cpu(void) {
   cpu = open_module();
   if (cpu != NULL && cpu->common.version == DIL_INTERFACE) return;
-  fprintf(stderr, "no usable dil-cpu.so above the test program\n");
+  fprintf(stderr, "no usable dil-cpu.so above the test program; "
+                  "DIL_TEST_DEVICE=cuda tests kernels of a GPU\n");
   abort();
 }
 
@@ -105,7 +107,8 @@ const cpu_backend *processor_backend(void) {
 const char *const *cpu_isas(void) {
   static const char *mine[8];
   int32_t count = 0;
-  if (gpu_wanted()) mine[count++] = "cuda";
+  if (gpu_wanted())
+    mine[count++] = "cuda";
   else
     for (const char *const *isa = processor_backend()->isas(); *isa; isa++)
       if (processor_backend()->runs(*isa) == DIL_OK) mine[count++] = *isa;
@@ -145,11 +148,46 @@ void forces_of(const tested_pattern *s, forced list[FORCES_MOST]) {
 
 /* ---- a kernel ------------------------------------------------------------ */
 
+/* The LLVM IR of a request, with what else decides about its code; malloced.
+ * *code gets all but its bytes. NULL: the compiler has a reason to tell. */
+static char *tested_ir(cpu_request request, cpu_code *code, size_t *size) {
+  char *text = NULL;
+  request.ir = open_memstream(&text, size);
+  if (request.ir == NULL) abort();
+  request.texts_only = true;
+  fprintf(request.ir, "; %s\n", request.isa ? request.isa : "");
+  dil_status status =
+      processor_backend()->common.compile(&request.common, code);
+  fclose(request.ir);
+  if (status == DIL_OK) return text;
+  free(text);
+  return NULL;
+}
+
+/* Machine code is a function of its LLVM IR and the processor, so tests share
+ * it: kernels that differ in lengths and branches alone have the same IR. */
+static dil_status compile_shared(const cpu_request *request, cpu_code *made) {
+  size_t size = 0;
+  stored object;
+  char *ir = store_is_open() ? tested_ir(*request, made, &size) : NULL;
+  bool found = ir != NULL && store_find("object", ir, size, &object);
+  dil_status status = DIL_OK;
+  if (found) {
+    made->bytes = object.bytes;
+    made->size = object.size;
+  } else {
+    status = processor_backend()->common.compile(&request->common, made);
+    if (ir != NULL && status == DIL_OK)
+      store_put("object", ir, size, made->bytes, made->size);
+  }
+  free(ir);
+  return status;
+}
+
 static dil_status compile_tested(cpu_request request, void **bytes,
                                  size_t *size, dil_code *code) {
   cpu_code made = {0};
-  dil_status status =
-      processor_backend()->common.compile(&request.common, &made);
+  dil_status status = compile_shared(&request, &made);
   *bytes = made.bytes;
   *size = made.size;
   *code = made.code;
@@ -162,8 +200,8 @@ dil_status plan_variant(void *context, dil_variant variant, void **bytes,
                         bytes, size, code);
 }
 
-static dil_status make_variant(void *context, dil_variant variant,
-                               void **bytes, size_t *size, dil_code *code) {
+static dil_status make_variant(void *context, dil_variant variant, void **bytes,
+                               size_t *size, dil_code *code) {
   kernel_made *k = context;
   k->compiled++;
   return compile_tested(

@@ -1,11 +1,14 @@
 /* test_harness.c - the numeric harness notices what it is there to notice: a
  * wrong element, a row not written, a byte beside the output, a read beyond an
- * input, a wrong lse. Without this, a green numeric suite proves nothing. */
+ * input, a wrong lse. Without this, a green numeric suite proves nothing. And
+ * what tests share in the store is what each would have made. */
 #include "tests/support/numeric.h"
+#include "tests/support/store.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char text[] =
@@ -146,6 +149,41 @@ START_TEST(unseen_rows_are_nan) { /* 40 queries stand at positions 10..49 */
 }
 END_TEST
 
+/* An object from the store is that of the same IR and instruction set, byte by
+ * byte; a store gives back what stood under the key, and nothing else. */
+START_TEST(stored_objects) {
+  char folder[] = "/tmp/dil-store-XXXXXX", command[80];
+  tested_pattern *longer = tested_pattern_new(
+      "longer", "pattern p { heads 2; head_dim 8; dtype f32; branch { segment "
+      "64; } }", NULL, 0);
+  plan *plans[] = {k->plan, plan_make(longer->memory, diag_new(longer->memory),
+                                      longer->pattern, 0)};
+  void *bytes[3];
+  size_t size[3];
+  dil_code code[3];
+  stored found;
+  unsetenv("DIL_TEST_STORE");
+  for (int i = 0; i < 3; i++) { /* compiled, put there, found */
+    if (i == 1) ck_assert(!setenv("DIL_TEST_STORE", mkdtemp(folder), 1));
+    ck_assert_int_eq(plan_variant(plans[i / 2], DIL_TILES, &bytes[i], &size[i],
+                                  &code[i]), DIL_OK);
+    ck_assert_uint_eq(size[i], size[0]);
+    ck_assert_mem_eq(bytes[i], bytes[0], size[0]);
+    ck_assert_mem_eq(&code[i], &code[0], sizeof code[0]);
+  }
+  store_put("kind", "key", 3, "value", 5);
+  ck_assert(store_find("kind", "key", 3, &found) && found.size == 5);
+  ck_assert_mem_eq(found.bytes, "value", 5);
+  ck_assert(!store_find("other", "key", 3, &found));
+  ck_assert(!store_find("kind", "keys", 4, &found));
+  for (int i = 0; i < 3; i++) free(bytes[i]);
+  snprintf(command, sizeof command, "test $(ls %s | wc -l) -eq 2 && rm -r %s",
+           folder, folder); /* the two plans have one object */
+  ck_assert_int_eq(system(command), 0);
+  tested_pattern_free(longer);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("harness");
   TCase *tests = tcase_create("harness");
@@ -162,6 +200,7 @@ int main(void) {
   tcase_add_test_raise_signal(tests, read_beyond, SIGSEGV);
   tcase_add_test_raise_signal(tests, write_to_input, SIGSEGV);
   tcase_add_test(tests, unseen_rows_are_nan);
+  tcase_add_test(tests, stored_objects);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK); /* two of them must crash */
 }
