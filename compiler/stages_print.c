@@ -58,37 +58,34 @@ dil_status stage_print_plan(const driver_request *r, compilation *c) {
 
 /* ---- GPUs ---------------------------------------------------------------- */
 
-/* Prints the source of every kernel, in its preferred configuration; needs no
- * NVRTC. */
-dil_status stage_print_cuda(const driver_request *r, compilation *c) {
+/* Prints the source of every kernel, or compiles them for ptxas's report. */
+static dil_status print_codes(const driver_request *r, compilation *c,
+                              FILE *cuda, FILE *ptxas) {
   const gpu_backend *gpu;
   gpu_codes codes = {0};
   gpu_request request = {.common = {c->plan},
                          .arch = r->arch,
                          .knobs = &c->knobs,
                          .full_sequences_only = !c->topology,
-                         .source_only = true,
-                         .cuda = r->dump};
+                         .source_only = ptxas == NULL,
+                         .cuda = cuda,
+                         .ptxas = ptxas};
   dil_status status = gpu_backend_open(&gpu);
-  return status
-             ? status
-             : driver_refused(c, gpu->common.compile(&request.common, &codes));
+  if (!status) status = gpu->common.compile(&request.common, &codes);
+  while (codes.count > 0) free(codes.code[--codes.count].cubin);
+  return driver_refused(c, status);
+}
+
+/* Prints the source of every kernel, in its preferred configuration; needs no
+ * NVRTC. */
+dil_status stage_print_cuda(const driver_request *r, compilation *c) {
+  return print_codes(r, c, r->dump, NULL);
 }
 
 /* Compiles; prints ptxas's report on each configuration and the gate's
  * refusals. */
 dil_status stage_print_ptxas(const driver_request *r, compilation *c) {
-  const gpu_backend *gpu;
-  gpu_codes codes = {0};
-  gpu_request request = {.common = {c->plan},
-                         .arch = r->arch,
-                         .knobs = &c->knobs,
-                         .full_sequences_only = !c->topology,
-                         .ptxas = r->dump};
-  dil_status status = gpu_backend_open(&gpu);
-  if (!status) status = gpu->common.compile(&request.common, &codes);
-  while (codes.count > 0) free(codes.code[--codes.count].cubin);
-  return driver_refused(c, status);
+  return print_codes(r, c, NULL, r->dump);
 }
 
 /* ---- the processor ------------------------------------------------------- */

@@ -39,11 +39,21 @@ typedef struct dil_branch {
 
 /* A condition on (t, j), shared by the branches that have the same one: the
  * window -left <= j - t <= right (DIL_ENDLESS: no bound; causal is right =
- * min(right, 0)) and, when `masked`, the generated mask expressions. */
+ * min(right, 0)), the range of keys key_first <= j < key_end (key_end 0: no
+ * end) and, when `masked`, the generated mask expressions. */
 typedef struct dil_predicate {
   int64_t left, right;
   bool masked;
+  int64_t key_first, key_end;
 } dil_predicate;
+
+/* One past the last key of the predicate's range of keys. */
+static inline int64_t dil_predicate_end(const dil_predicate *p) {
+  return p->key_end ? p->key_end : DIL_ENDLESS;
+}
+static inline bool dil_predicate_has_range(const dil_predicate *p) {
+  return p->key_first > 0 || p->key_end > 0;
+}
 
 /* Branches that run in one loop with one running softmax. */
 typedef struct dil_pass {

@@ -16,6 +16,15 @@ static const struct {
     [DIL_BF16] = {1.057, 8.1},
 };
 
+/* The same of gradients, at head sizes 64 and 128. */
+static const struct {
+  double whole, each;
+} gradient_slowness[DIL_DTYPE_COUNT] = {
+    [DIL_F32] = {1.28, 0},
+    [DIL_F16] = {1.22, 0},
+    [DIL_BF16] = {1.25, 8.5},
+};
+
 /* The fraction of the f32 peak that rows reach that run one by one. */
 static const double ROW_SHARE = 0.35;
 /* Rows of one K/V head that go over the same keys together. */
@@ -178,8 +187,7 @@ static double partial_visits(const cost_case *c, double tile, bool masked) {
   double partial = c->count->partial * tile;
   double kept = fmax(c->count->pairs - c->count->full * tile, 0);
   double square = (double)COST_TILE_ROWS * COST_TILE_ROWS / 2;
-  return masked ? partial
-                : fmin(kept + c->count->partial * square, partial);
+  return masked ? partial : fmin(kept + c->count->partial * square, partial);
 }
 
 /* Parts of tiles that are visited by themselves. */
@@ -196,19 +204,31 @@ static double packed_bytes(const pattern *p, const cost_case *c) {
   return (double)c->B * rows * (double)(p->head_dim + p->value_dim) * 4;
 }
 
+/* The peak over the rate that products reach. */
+static double slow_of(const pattern *p, bool backward) {
+  double dim = (double)(p->head_dim + p->value_dim) / 2;
+  return backward ? gradient_slowness[p->dtype].whole +
+                        gradient_slowness[p->dtype].each / dim
+                  : slowness[p->dtype].whole + slowness[p->dtype].each / dim;
+}
+
+/* Operations of so many pairs, in the direction of the case. */
+static double tile_flops(const pattern *p, const cost_case *c, double pairs) {
+  return c->backward ? cost_gradient_flops(p, pairs) : cost_flops(p, pairs);
+}
+
 static cost_parts tile_parts(const pattern *p, const cost_case *c) {
   const cover_count *n = c->count;
   double tile = (double)COST_TILE_ROWS * c->tile_keys;
-  double dim = (double)(p->head_dim + p->value_dim) / 2;
-  double slow = slowness[p->dtype].whole + slowness[p->dtype].each / dim;
+  double slow = slow_of(p, c->backward);
   bool masked = any_masks(p);
   double masked_pairs = partial_visits(c, tile, masked);
   double visited = n->full * tile + masked_pairs;
   double extra = tile_visits(c, masked) * VISIT_KEYS * COST_TILE_ROWS;
   double once = c->dedup && n->pairs > 0 ? n->distinct / n->pairs : 1;
   cost_parts parts = {
-      .products = cost_flops(p, (visited + extra) * once) * slow / c->peak,
-      .kept = cost_flops(p, n->pairs * once) * slow / c->peak,
+      .products = tile_flops(p, c, (visited + extra) * once) * slow / c->peak,
+      .kept = tile_flops(p, c, n->pairs * once) * slow / c->peak,
       .bounds = masked ? bound_seconds(p, c) : 0,
       .rows = packed_bytes(p, c) / PACK_RATE / c->threads};
   add_work(&parts, p, c, visited * once, masked_pairs * once);

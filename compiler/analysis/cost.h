@@ -24,8 +24,9 @@ typedef struct cost_case {
   bool rows;  /* run one by one, not in tiles */
   bool dedup; /* keys of several branches are visited once */
   int32_t threads;
-  double peak; /* operations a second of all threads together */
-  bool bf16;   /* the peak is that of bf16 pairs */
+  double peak;   /* operations a second of all threads together */
+  bool bf16;     /* the peak is that of bf16 pairs */
+  bool backward; /* gradients, of a call whose o and lse are there */
 } cost_case;
 
 /* The parts of a call's time, in seconds. */
@@ -58,6 +59,8 @@ typedef struct cost_gradients {
 } cost_gradients;
 cost_gradients cost_gradients_of(const pattern *p, double pairs, int64_t B,
                                  int64_t N, int64_t M);
+/* Of the gradients on the processor; `forward`: the case of the run forward. */
+double cost_gradient_seconds(const pattern *p, const cost_case *forward);
 
 /* ---- cost_beside.c ------------------------------------------------------- */
 
@@ -112,6 +115,13 @@ typedef struct cost_gpu_case {
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
+/* Of one kernel of gradients. Its tiles hold query rows, or keys; `fast`: it is
+ * of the fast family. */
+double cost_gpu_gradient_seconds(const pattern *p, const cost_gpu_case *c,
+                                 bool fast);
+/* To move the tensors of a call for gradients once. */
+double cost_gpu_gradient_rows_seconds(const cost_gradients *g,
+                                      const struct dil_cuda_facts *facts);
 /* Operations a second of all processors, in the type that the pattern
  * multiplies. */
 double cost_gpu_peak(const pattern *p, const struct dil_cuda_facts *facts);

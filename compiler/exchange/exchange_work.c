@@ -20,6 +20,8 @@ static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
     const dil_predicate *p = &table->predicates[b->predicate];
     if (p->left != DIL_ENDLESS) low = maximum(low, t - p->left);
     if (p->right != DIL_ENDLESS) high = minimum(high, t + p->right + 1);
+    low = maximum(low, p->key_first);
+    high = minimum(high, dil_predicate_end(p));
   }
   int64_t first = low + floor_mod(base + b->phase[h] - low, b->dilation);
   if (first >= high) return 0;

@@ -26,6 +26,7 @@ typedef struct builder {
   const statement *block;  /* the pattern's statements */
   const clauses *own;
   keep_level inherited; /* of the block size last seen */
+  bool each[DIL_BRANCH_MAX]; /* branches with `phase each` */
 } builder;
 
 /* ---- keep ---------------------------------------------------------------- */
@@ -326,7 +327,9 @@ static void branch_finish(builder *w, branch *b, const statement *block,
   narrow_window(&s, own->of[WORD_WINDOW], b);
   set_levels(w, b, &s, block);
   b->sink = check_sinks(&s, block, &b->sink_count);
-  set_phases(&s, phase ? phase : w->own->of[WORD_PHASE], b, index);
+  if (!phase) phase = w->own->of[WORD_PHASE];
+  w->each[index] = check_says_each(w->c, phase);
+  set_phases(&s, w->each[index] ? NULL : phase, b, index);
 }
 
 static void check_branch_name(builder *w, const statement *given,
@@ -459,4 +462,5 @@ void check_branches(const scope *s, pattern *p, const statement *block,
   }
   split_heads(&w);
   check_union_scores(&w);
+  check_every_phase(s, p, w.each, own->of[WORD_SPLIT] != NULL);
 }

@@ -21,13 +21,14 @@ static const char *name_meant(const scope *s, const char *name) {
   if (ast_habit(name)) return ast_habit(name);
   const char **lets = symbol_names(s->c, SYMBOL_LET, &count);
   const char **names = ARENA_ARRAY(s->c->arena, const char *,
-                                   count + BUILTIN_MAX + DIL_INPUT_MAX + 4);
+                                   count + BUILTIN_MAX + DIL_INPUT_MAX + 5);
   if (count) memcpy(names, lets, (size_t)count * sizeof *names);
   count += builtin_names(names + count);
   for (int32_t i = 0; s->pattern && i < s->pattern->input_count; i++)
     names[count++] = s->pattern->input[i].name;
   for (int32_t i = 0; s->context == CONTEXT_PHASE && i < 4; i++)
     names[count++] = word_text(phases[i]);
+  if (s->context == CONTEXT_PHASE) names[count++] = "each";
   const char *hint = check_meant(s->c, name, names, count);
   return hint ? hint
               : arena_print(s->c->arena,

@@ -378,6 +378,16 @@ static void warn_scores(checker *c, const statement *block,
   }
 }
 
+/* The first branch behind number k that another statement declares: `phase each`
+ * makes several of one. */
+static int32_t next_declared(const pattern *p, int32_t k) {
+  span at = p->branch[k].at;
+  while (k < p->branch_count && p->branch[k].at.start == at.start &&
+         p->branch[k].at.source == at.source)
+    k++;
+  return k;
+}
+
 /* A branch's scores are the pattern's, then its own. */
 static void warn_all_scores(checker *c, const pattern *p,
                             const statement *block) {
@@ -386,8 +396,10 @@ static void warn_all_scores(checker *c, const pattern *p,
     inherited += s->word == WORD_SCORE;
   warn_scores(c, block, p->branch[0].score);
   for (const statement *s = block; s; s = s->next)
-    if (s->word == WORD_BRANCH)
-      warn_scores(c, s->child, p->branch[k++].score + inherited);
+    if (s->word == WORD_BRANCH) {
+      warn_scores(c, s->child, p->branch[k].score + inherited);
+      k = next_declared(p, k);
+    }
 }
 
 /* ---- positions where rows are counted ------------------------------------ */

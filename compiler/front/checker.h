@@ -173,6 +173,11 @@ const term *argument(const statement *s, int32_t index);
 pattern *check_pattern(checker *c, const statement *s);
 void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own);
+/* check_each.c: whether a phase statement, if any, is `phase each`; a let of that
+ * name hides the word. */
+bool check_says_each(checker *c, const statement *phase);
+/* Puts a branch of each phase in the place of each branch with `phase each`. */
+void check_every_phase(const scope *s, pattern *p, const bool *each, bool split);
 /* The sinks of a block, that of the pattern or of a branch. */
 expr **check_sinks(const scope *s, const statement *block, int32_t *count);
 void check_warnings(checker *c, const pattern *p, const statement *block);

@@ -43,6 +43,8 @@ typedef struct oracle_pair {
   double products; /* W sum |dO_d v_d|: what dP is summed from */
   double delta;   /* of the row */
   double deltas;  /* sum |dO_d o_d| + |dlse|: what delta is summed from */
+  double squares; /* sum (dO_d o_d)^2 */
+  bool sink;      /* a key that no other row has, without a value */
 } oracle_pair;
 /* Bounds on how far rounding may move P, dS and scale q . k of a pair. The
  * derivatives of its chain move with the last. */

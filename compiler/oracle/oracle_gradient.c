@@ -44,9 +44,12 @@ static void take_delta(gradient_softmax *of, const gradient_row *g,
                        const double *o) {
   of->delta = -g->dlse;
   of->deltas = fabs(g->dlse);
+  of->squares = 0;
   for (int64_t d = 0; d < g->query.pattern->value_dim; d++) {
-    of->delta += g->output[d] * o[d];
-    of->deltas += fabs(g->output[d] * o[d]);
+    double part = g->output[d] * o[d];
+    of->delta += part;
+    of->deltas += fabs(part);
+    of->squares += part * part;
   }
 }
 
@@ -147,7 +150,8 @@ static void judge_pair(gradient_row *g, gradient_pair *pair,
                             .product = product,
                             .products = value_sizes(g, pair),
                             .delta = of->delta,
-                            .deltas = of->deltas};
+                            .deltas = of->deltas,
+                            .squares = of->squares};
   pair->error = scatter->judge(scatter->context, &seen);
 }
 

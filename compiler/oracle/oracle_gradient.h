@@ -17,7 +17,8 @@ typedef struct gradient_sums {
 /* The numbers of a softmax that weigh its keys. */
 typedef struct gradient_softmax {
   double lse, delta;
-  double deltas; /* the sum of the sizes that delta is summed from */
+  double deltas;  /* the sum of the sizes that delta is summed from */
+  double squares; /* and of the squares of those of o */
 } gradient_softmax;
 
 typedef struct gradient_row {

@@ -82,7 +82,9 @@ static void judge_sink(gradient_pair *sink, gradient_softmax of, double score,
                             .chain = 1,
                             .below = score - of.lse,
                             .delta = of.delta,
-                            .deltas = of.deltas};
+                            .deltas = of.deltas,
+                            .squares = of.squares,
+                            .sink = true};
   sink->error = scatter->judge(scatter->context, &seen);
 }
 

@@ -10,7 +10,7 @@
 #include "pattern.h"
 #include "runtime/base/arithmetic.h"
 
-/* Tiles of queries fill well within these (see should_fuse in plan.c). */
+/* Tiles of queries fill well within these (see walk_fills_tiles). */
 enum { TERMS = 16, PERIOD_MOST = 64, ROWS_LEAST = 32 };
 
 /* The facts that are known of a conjunction's pairs. */
@@ -248,5 +248,6 @@ const pattern *pattern_normalise(arena *a, const pattern *p) {
   if (lift_union(a, out)) return out;
   for (int32_t b = 0; b < p->branch_count; b++)
     any |= lift_branch(a, out, &out->branch[b]);
+  any |= pattern_cut(a, out);
   return any ? out : p;
 }

@@ -91,6 +91,19 @@ void pattern_print_shape(const pattern *p, int32_t index, FILE *out);
 const char *pattern_combine_text(dil_combine combine);
 void pattern_verify(const pattern *p);           /* aborts: our bug */
 
+/* Keys first <= j < end; end 0: all keys from `first` on. */
+typedef struct key_range {
+  int64_t first, end;
+} key_range;
+
+/* pieces.c: returns whether a condition compares j with a constant, so that the
+ * keys that hold are one range, and narrows *range to these. */
+bool key_range_take(const expr *e, key_range *range);
+/* Replaces each branch by its pieces (pieces.c), where its masks are nothing
+ * but windows, ranges of keys and residues. Returns whether any branch changed.
+ */
+bool pattern_cut(arena *a, pattern *p);
+
 /* normalise.c: the same attention with branches in place of masks that say what
  * a branch can say; the pattern itself where there are none. */
 const pattern *pattern_normalise(arena *a, const pattern *p);

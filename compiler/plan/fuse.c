@@ -60,7 +60,7 @@ static double blocks_of(const fuser *f, const fast_class *class, int32_t count,
 /* False: the kernel has no code for these branches in one pass. */
 static bool fuse_measure(const fuser *f, uint64_t branches, double *blocks,
                          double *rows) {
-  dil_pass pass = {branches, plan_period(&f->plan->table, branches)};
+  dil_pass pass = {branches, walk_period(&f->plan->table, branches)};
   dil_table alone = f->plan->table;
   fast_class class[FAST_CLASSES];
   int32_t count;
@@ -81,7 +81,9 @@ static bool fuse_measure(const fuser *f, uint64_t branches, double *blocks,
 static bool sees_all(const dil_table *t, uint64_t branches) {
   for (; branches; branches &= branches - 1) {
     const dil_branch *b = &t->branches[__builtin_ctzll(branches)];
-    bool masked = b->predicate >= 0 && t->predicates[b->predicate].masked;
+    const dil_predicate *p =
+        b->predicate < 0 ? NULL : &t->predicates[b->predicate];
+    bool masked = p && (p->masked || dil_predicate_has_range(p));
     if (b->dilation == 1 && b->head_first == 0 &&
         b->head_last == t->heads - 1 && !masked)
       return true;

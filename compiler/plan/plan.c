@@ -9,10 +9,6 @@
 #include "runtime/base/arithmetic.h"
 #include <assert.h>
 
-/* A pass may fuse while its period is at most this, and the shortest segment
- * still has this many rows of each residue: a tile of queries. */
-enum { FUSE_PERIOD = 64, FUSE_ROWS = 32 };
-
 /* ---- conditions ---------------------------------------------------------- */
 
 static expr *join_conditions(arena *a, expr_op op, expr *left, expr *right) {
@@ -25,11 +21,13 @@ static expr *join_conditions(arena *a, expr_op op, expr *left, expr *right) {
   return e;
 }
 
-/* Masks and keeps of a branch as one condition; NULL: none. */
-static expr *condition_of(arena *a, const branch *b) {
+/* Masks and keeps of a branch as one condition; NULL: none. Masks that a range
+ * of keys says become part of `range`, unless that is NULL. */
+static expr *condition_of(arena *a, const branch *b, key_range *range) {
   expr *all = NULL;
   for (int32_t m = 0; m < b->mask_count; m++)
-    all = join_conditions(a, EXPR_AND, all, b->mask[m]);
+    if (!range || !key_range_take(b->mask[m], range))
+      all = join_conditions(a, EXPR_AND, all, b->mask[m]);
   for (int32_t level = 0; level < 2; level++) {
     expr *any = NULL;
     for (int32_t k = 0; k < b->keeps[level].count; k++)
@@ -47,14 +45,21 @@ static bool same_condition(const expr *a, const expr *b) {
 static int32_t predicate_of(planner *pl, const branch *b) {
   dil_predicate *list = (dil_predicate *)pl->plan->table.predicates;
   int64_t right = b->causal && b->right > 0 ? 0 : b->right;
-  expr *condition = condition_of(pl->arena, b);
-  if (!condition && b->left == DIL_ENDLESS && right == DIL_ENDLESS) return -1;
+  bool unites = pl->plan->table.combine == DIL_COMBINE_UNION;
+  key_range keys = {0, 0};
+  expr *condition = condition_of(pl->arena, b, unites ? NULL : &keys);
+  dil_predicate made = {b->left, right, condition != NULL, keys.first,
+                        keys.end};
+  if (!condition && b->left == DIL_ENDLESS && right == DIL_ENDLESS &&
+      !dil_predicate_has_range(&made))
+    return -1;
   int32_t p = 0;
   for (; p < pl->plan->table.predicate_count; p++)
     if (list[p].left == b->left && list[p].right == right &&
+        list[p].key_first == keys.first && list[p].key_end == keys.end &&
         same_condition(pl->plan->predicate[p], condition))
       return p;
-  list[p] = (dil_predicate){b->left, right, condition != NULL};
+  list[p] = made;
   pl->plan->predicate[p] = condition;
   pl->plan->table.predicate_count++;
   return p;
@@ -129,6 +134,22 @@ static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
                       .phase = b->phase};
 }
 
+/* Finds the forms of all chains, for the widest window of the branches. */
+static void fill_forms(planner *pl) {
+  const dil_table *t = &pl->plan->table;
+  score_pairs pairs = {INT64_MIN, INT64_MIN, t->heads};
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    int32_t k = t->branches[b].predicate;
+    int64_t left = k < 0 ? DIL_ENDLESS : t->predicates[k].left;
+    int64_t right = k < 0 ? DIL_ENDLESS : t->predicates[k].right;
+    if (left > pairs.left) pairs.left = left;
+    if (right > pairs.right) pairs.right = right;
+  }
+  pl->plan->form = ARENA_ARRAY(pl->arena, score_form, t->chain_count);
+  for (int32_t c = 0; c < t->chain_count; c++)
+    pl->plan->form[c] = score_form_of(pl->arena, pl->plan->chain[c], &pairs);
+}
+
 static void fill_tables(planner *pl, const pattern *p) {
   dil_table *t = &pl->plan->table;
   int32_t n = p->branch_count;
@@ -146,17 +167,10 @@ static void fill_tables(planner *pl, const pattern *p) {
   for (int32_t b = 0; b < n; b++) fill_branch(pl, &p->branch[b], &branches[b]);
   for (int32_t i = 0; i < t->predicate_count; i++)
     if (pl->plan->predicate[i]) mark_mask_inputs(pl->plan->predicate[i], inputs);
+  fill_forms(pl);
 }
 
 /* ---- passes -------------------------------------------------------------- */
-
-int64_t plan_period(const dil_table *t, uint64_t branches) {
-  int64_t period = 1;
-  for (; branches; branches &= branches - 1)
-    period =
-        least_multiple(period, t->branches[__builtin_ctzll(branches)].dilation);
-  return period;
-}
 
 static bool partition_heads(const dil_table *t, uint64_t branches, int32_t b) {
   const dil_branch *one = &t->branches[b];
@@ -176,25 +190,13 @@ bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other) {
   return share;
 }
 
-/* Returns whether tiles of queries fill well when these branches share a
- * pass. */
-static bool should_fuse(const dil_table *t, uint64_t branches) {
-  int64_t shortest = INT64_MAX, period = plan_period(t, branches);
-  if (period > FUSE_PERIOD) return false;
-  for (; branches; branches &= branches - 1) {
-    int64_t s = t->branches[__builtin_ctzll(branches)].segment;
-    if (s && s < shortest) shortest = s;
-  }
-  return shortest / period >= FUSE_ROWS;
-}
-
 /* `mean` and `sum` finish each branch by itself. */
 static bool is_apart(const dil_table *t) {
   return t->combine == DIL_COMBINE_MEAN || t->combine == DIL_COMBINE_SUM;
 }
 
 /* Backward, `gradient detached` asks for the o of each branch alone: a pass for
- * each makes it, on every kind of device. */
+ * each makes it. Processors join the passes again where they can do without. */
 static bool is_detached(const plan *p) {
   return p->direction == DIL_BACKWARD && p->table.detached &&
          !(p->force & FORCE_FUSE);
@@ -206,7 +208,7 @@ static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
       !partition_heads(t, pass, b))
     return false;
   bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
-  return whole || should_fuse(t, pass | 1ull << b);
+  return whole || walk_fills_tiles(t, pass | 1ull << b);
 }
 
 /* Returns whether the passes are the planner's to choose, and there is a
@@ -240,7 +242,7 @@ static void choose_passes(planner *pl, const plan_target *target) {
   if (!target || !counts_passes(pl->plan) || !fuse_choose(pl->plan, target))
     join_branches(pl);
   for (int32_t p = 0; p < t->pass_count; p++)
-    passes[p].period = plan_period(t, passes[p].branches);
+    passes[p].period = walk_period(t, passes[p].branches);
 }
 
 /* ---- refusals ------------------------------------------------------------ */
@@ -384,7 +386,7 @@ void plan_verify(const plan *p) {
   assert(t->branch_count == p->pattern->branch_count && t->pass_count >= 1);
   for (int32_t i = 0; i < t->pass_count; i++) {
     assert(t->passes[i].branches && !(seen & t->passes[i].branches));
-    assert(t->passes[i].period == plan_period(t, t->passes[i].branches));
+    assert(t->passes[i].period == walk_period(t, t->passes[i].branches));
     seen |= t->passes[i].branches;
   }
   assert(seen == (t->branch_count == 64 ? ~0ull

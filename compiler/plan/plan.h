@@ -6,6 +6,7 @@
 #include "compiler/dil.h"
 #include "compiler/front/program.h"
 #include "compiler/pattern/pattern.h"
+#include "compiler/pattern/score_form.h"
 #include "compiler/schedule/schedule.h"
 
 typedef enum plan_force {
@@ -51,6 +52,7 @@ typedef struct plan {
   /* expressions behind the table's numbers */
   expr **predicate;      /* [table.predicate_count]; NULL: window only */
   expr ***chain;         /* [table.chain_count], NULL-terminated lists */
+  score_form *form;      /* [table.chain_count] */
   plan_slopes *slopes;   /* [table.chain_count]; NULL: the plan is forward */
   plan_slopes sinks;     /* of the pattern's sinks */
   plan_slopes *branch_sinks; /* [table.branch_count] of each branch's own */

@@ -80,6 +80,11 @@ static void print_predicate(const plan *p, int32_t i, FILE *out) {
   print_window_bound(p->table.predicates[i].left, out);
   fprintf(out, ", ");
   print_window_bound(p->table.predicates[i].right, out);
+  if (dil_predicate_has_range(&p->table.predicates[i])) {
+    fprintf(out, "; keys %lld..", (long long)p->table.predicates[i].key_first);
+    if (p->table.predicates[i].key_end)
+      fprintf(out, "%lld", (long long)p->table.predicates[i].key_end - 1);
+  }
   if (p->predicate[i]) {
     fprintf(out, "; mask ");
     expr_print(p->predicate[i], p->pattern->input, out);
@@ -329,6 +334,6 @@ plan *plan_parse(arena *a, diag *d, const char *path, const char *text,
   dil_pass *passes = (dil_pass *)pl.plan->table.passes;
   pl.plan->table.pass_count = h.pass_count;
   for (int32_t i = 0; i < h.pass_count; i++)
-    passes[i] = (dil_pass){h.pass[i], plan_period(&pl.plan->table, h.pass[i])};
+    passes[i] = (dil_pass){h.pass[i], walk_period(&pl.plan->table, h.pass[i])};
   return plan_passes_fit(&pl, at) ? pl.plan : NULL;
 }

@@ -3,6 +3,7 @@
 #define DIL_COMPILER_PLAN_PLANNER_H
 
 #include "plan.h"
+#include "runtime/rowset/walk.h"
 
 typedef struct planner {
   arena *arena;
@@ -14,7 +15,6 @@ typedef struct planner {
 planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force);
 /* Returns whether each pass can be one; else reports the reason at `at`. */
 bool plan_passes_fit(planner *pl, span at);
-int64_t plan_period(const dil_table *t, uint64_t branches);
 /* Returns whether some head has branches of both sets. */
 bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other);
 /* plan_slopes.c: the plan's direction, and the derivatives that it needs. */

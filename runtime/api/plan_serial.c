@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 3 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 4 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -113,6 +113,8 @@ static void predicate_fields(codec *c, dil_predicate *p) {
   FIELD(c, p->left);
   FIELD(c, p->right);
   codec_flag(c, &p->masked);
+  FIELD(c, p->key_first);
+  FIELD(c, p->key_end);
 }
 
 static void input_fields(codec *c, dil_input *in) {
@@ -248,7 +250,8 @@ static bool arrays_hold(const dil_table *t) {
   for (int32_t i = 0; i < t->branch_count; i++)
     good &= branch_holds(t, &t->branches[i]);
   for (int32_t i = 0; i < t->predicate_count; i++)
-    good &= t->predicates[i].left >= 0 && t->predicates[i].right >= 0;
+    good &= t->predicates[i].left >= 0 && t->predicates[i].right >= 0 &&
+            t->predicates[i].key_first >= 0 && t->predicates[i].key_end >= 0;
   for (int32_t i = 0; i < t->input_count; i++)
     good &= is_within(t->inputs[i].dtype, 0, DIL_DTYPE_COUNT - 1) &&
             is_within(t->inputs[i].rank, 1, DIL_RANK_MAX);

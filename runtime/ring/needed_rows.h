@@ -12,6 +12,7 @@ typedef struct row_need {
   const dil_branch *branch;
   int64_t phase;
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
+  int64_t first, end;   /* the range of keys; DIL_ENDLESS: no end */
   bool masked;          /* the mask may hide keys, and its bounds are known */
   bool gathered;        /* the branch gathers (partition.h) */
   int32_t head;         /* the first head that has these keys */

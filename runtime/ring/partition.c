@@ -115,7 +115,9 @@ static needed_keys row_need_at(const row_need *d, int64_t at) {
   int32_t zone = 0; /* 1: before the first query; 2: among; 3: after the last */
   while (zone < 4 && border[zone] <= at) zone++;
   if (zone < 4) w.until = minimum(high, border[zone]);
-  w.some = zone >= 1 && zone <= 3;
+  if (at < d->end)
+    w.until = minimum(w.until, at < d->first ? d->first : d->end);
+  w.some = zone >= 1 && zone <= 3 && at >= d->first && at < d->end;
   w.inside = zone == 2;
   w.query = t_min;
   w.last = t_max;
@@ -187,12 +189,15 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
                 .head = h,
                 .gathered = all->part.gathered >> b & 1,
                 .left = DIL_ENDLESS,
-                .right = DIL_ENDLESS};
+                .right = DIL_ENDLESS,
+                .end = DIL_ENDLESS};
   if (branch->predicate < 0) return d;
   const dil_predicate *p = &t->predicates[branch->predicate];
   const partition_mask *mask = all->search.mask;
   d.left = p->left;
   d.right = p->right;
+  d.first = p->key_first;
+  d.end = dil_predicate_end(p);
   d.masked = p->masked && mask && mask->bounded >> branch->predicate & 1;
   if (p->masked && !d.masked) all->search.exact = false;
   return d;

@@ -26,6 +26,28 @@ void class_table_reset(class_table *s, const dil_progression *progression) {
   s->origin = progression->first;
 }
 
+/* A pass fills tiles while its period is at most this, and the shortest segment
+ * still has this many rows of each residue: a tile of queries. */
+enum { FUSE_PERIOD = 64, FUSE_ROWS = 32 };
+
+int64_t walk_period(const dil_table *table, uint64_t branches) {
+  int64_t period = 1;
+  for (; branches; branches &= branches - 1)
+    period = least_multiple(
+        period, table->branches[__builtin_ctzll(branches)].dilation);
+  return period;
+}
+
+bool walk_fills_tiles(const dil_table *table, uint64_t branches) {
+  int64_t shortest = INT64_MAX, period = walk_period(table, branches);
+  if (period > FUSE_PERIOD) return false;
+  for (; branches; branches &= branches - 1) {
+    int64_t s = table->branches[__builtin_ctzll(branches)].segment;
+    if (s && s < shortest) shortest = s;
+  }
+  return shortest / period >= FUSE_ROWS;
+}
+
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head) {
   uint64_t served = 0;

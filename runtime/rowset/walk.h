@@ -65,6 +65,10 @@ size_t class_table_size(int64_t period);
 void class_table_init(class_table *s, int64_t period, void *memory);
 /* Forgets the cell; from now on the rows stand at the progression. */
 void class_table_reset(class_table *s, const dil_progression *progression);
+/* The least common multiple of the dilations of these branches. */
+int64_t walk_period(const dil_table *table, uint64_t branches);
+/* Whether tiles of query rows fill well when these branches share a pass. */
+bool walk_fills_tiles(const dil_table *table, uint64_t branches);
 /* The branches of the pass that serve a head. */
 uint64_t walk_served(const dil_table *table, const dil_pass *pass,
                      int32_t head);

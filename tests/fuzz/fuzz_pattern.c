@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TEXT_SIZE = 4000, CASE_SECONDS = 300, SHRINK_TRIES = 150,
+enum { TEXT_SIZE = 4000, CASE_SECONDS = 1200, SHRINK_TRIES = 150,
        TOOK_HOPPER = 3 /* how a child ends */ };
 
 /* A few rows of q, k and v hold a NaN or an infinity: what sees them is NaN or

@@ -10,8 +10,8 @@
 
 static const char *const dtypes[] = {"f32", "bf16", "f16"};
 static const char *const combines[] = {"softmax", "union", "mean", "sum"};
-static const char *const phases[] = {"", "cycle", "block", "branch", "kv",
-                                     "h / 2 + 1", "3 - h", "1"};
+static const char *const phases[] = {"",   "each",      "cycle", "block", "branch",
+                                     "kv", "h / 2 + 1", "3 - h", "1"};
 static const char *const masks[] = {
     "", "j % 3 != 1", "i - j < 20 || j < 4", "(i + j) % 5 < 3",
     "hash(h, i / 8, j / 8) % 4 != 0", "0.75 * i >= 0.5 * j - 3",
@@ -30,9 +30,12 @@ static const char *const masks[] = {
     "floor(0.3 * i) == floor(0.3 * j) || j % 2 == 0",
     "ceil(i / 2.5) % 3 == 1.0", "min(0.5 * i, j) < 20",
     /* single keys and rows, edges of tiles */
-    "j == 0", "i == M - 1 || j == 17", "i > 70 && i < 75", "j >= 128",
-    "abs(i - j) % 64 < 2", "i - j == 64 || i == j",
-    "max(i, j) / 10 == min(i, j) / 10", "B == 1 || HKV < 3 || j < D",
+    "j == 0", "i == M - 1 || j == 17", "i - j < 40 || j < 20 || j >= 90",
+    "i % 3 == j % 3 && i - j < 60", "j <= i || j < 33 && doc[b, j] == 1",
+    "(j - i) % 5 == 0 && abs(i - j) <= 70", "j >= 16 && j < 81 && i - j < 30",
+    "i > 70 && i < 75", "j >= 128", "abs(i - j) % 64 < 2",
+    "i - j == 64 || i == j", "max(i, j) / 10 == min(i, j) / 10",
+    "B == 1 || HKV < 3 || j < D",
     /* rows */
     "(row + 2 * j) % 5 != 1", "row > 40 || j < row", "pair[b, row, j] > -0.5",
     "flag[row % 9] == 1 || row / 16 == j / 16",
@@ -144,6 +147,18 @@ static void draw_sinks(spec *s, uint64_t *state) {
     s->branch[i].sink = pick(state, 40, COUNT(sinks));
 }
 
+enum { EVERY = 1, EVERY_MOST = 64 }; /* `phase each`; branches it may make */
+
+/* Leaves `phase each` only where a pattern may say it. */
+static void spec_allow_each(spec *s) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < s->branch_count; i++) count += s->branch[i].dilation;
+  if (s->combine < 2 && !s->split && count <= EVERY_MOST) return;
+  if (s->phase == EVERY) s->phase = 0;
+  for (int32_t i = 0; i < s->branch_count; i++)
+    if (s->branch[i].phase == EVERY) s->branch[i].phase = 0;
+}
+
 spec spec_random(uint32_t seed) {
   uint64_t space = seed * 0x2545F4914F6CDD1Du + 77, *state = &space;
   spec s;
@@ -170,6 +185,7 @@ spec spec_random(uint32_t seed) {
     s.branch[i] = draw_branch(&s, state);
   draw_sizes(&s, state);
   draw_sinks(&s, state);
+  spec_allow_each(&s);
   return s;
 }
 
@@ -241,6 +257,7 @@ spec spec_hopper(uint32_t seed) {
       draw_hopper_branch(&s, &s.branch[i], state);
   draw_hopper_conditions(&s, state);
   draw_hopper_sizes(&s, state);
+  spec_allow_each(&s);
   return s;
 }
 

@@ -1,0 +1,223 @@
+/* test_forms.c - normal forms of masks: a normalised pattern keeps the pairs of
+ * the written one, each as often. Random masks of windows, ranges of keys and
+ * residues, and by hand what becomes of some. */
+#include "tests/support/patterns.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE_MOST = 24 };
+
+static pattern *parsed(const char *text) {
+  diag *d = diag_new(memory);
+  program *all = program_parse(memory, d, "text", text, strlen(text), NULL, 0);
+  if (all == NULL || all->pattern_count != 1) {
+    diag_print(d, stderr, false);
+    ck_abort_msg("not read:\n%s", text);
+  }
+  return all->pattern[0];
+}
+
+/* ---- random masks -------------------------------------------------------- */
+
+static void put_term(FILE *out, uint64_t *state) {
+  static const char *const forms[] = {
+      "i - j < %d",   "i - j <= %d",      "abs(i - j) <= %d", "%d > abs(j - i)",
+      "j - i < %d",   "j < %d",           "j >= %d",          "%d >= j",
+      "i - j >= -%d", "i < %d",           "i - j >= %d",      "j - i > %d",
+      "j == %d",      "abs(i - j) == %d", "i + j > %d"};
+  static const char *const plain[] = {"j <= i", "i == j", "j > i", "i >= j"};
+  static const char *const residues[] = {
+      "i %% %d == j %% %d", "(i - j) %% %d == 0", "0 == (j - i) %% %d",
+      "(i - j) %% %d == 1", "j %% %d == 0"};
+  int kind = (int)random_in(state, 0, 9);
+  int number = (int)random_in(state, 0, 12), r = (int)random_in(state, 2, 5);
+  if (kind < 7)
+    fprintf(out, forms[random_in(state, 0, kind < 5 ? 8 : 14)], number);
+  else if (kind < 8)
+    fputs(plain[random_in(state, 0, 3)], out);
+  else
+    fprintf(out, residues[random_in(state, 0, kind < 9 ? 2 : 4)], r, r);
+}
+
+static void put_mask(FILE *out, uint64_t *state) {
+  int64_t either = random_in(state, 1, 3);
+  for (int64_t k = 0; k < either; k++) {
+    if (k) fputs(" || ", out);
+    put_term(out, state);
+    for (; random_chance(state, 35);) {
+      fputs(" && ", out);
+      put_term(out, state);
+    }
+  }
+}
+
+static void put_branch(FILE *out, uint64_t *state) {
+  fputs("branch { ", out);
+  if (random_chance(state, 25)) fputs("causal; ", out);
+  if (random_chance(state, 20))
+    fprintf(out, "window %d, inf; ", (int)random_in(state, 0, 9));
+  if (random_chance(state, 20))
+    fprintf(out, "segment %d; ", (int)random_in(state, 2, 12));
+  if (random_chance(state, 15))
+    fprintf(out, "dilation %d; phase branch; ", (int)random_in(state, 1, 3));
+  if (random_chance(state, 80)) {
+    fputs("mask ", out);
+    put_mask(out, state);
+    fputs("; ", out);
+  }
+  fputs("}\n", out);
+}
+
+static char *random_text(uint64_t *state) {
+  static const char *const ways[] = {"softmax", "softmax", "union", "mean"};
+  char *text = NULL;
+  size_t size;
+  FILE *out = open_memstream(&text, &size);
+  int64_t branches = random_in(state, 1, 5);
+  fprintf(out, "pattern p { heads 2; head_dim 8; dtype f32; combine %s;\n",
+          ways[random_in(state, 0, 3)]);
+  if (random_chance(state, 50)) {
+    fputs("mask ", out);
+    put_mask(out, state);
+    fputs(";\n", out);
+  }
+  for (int64_t b = 0; b < (branches < 3 ? 1 : branches - 1); b++)
+    put_branch(out, state);
+  fputs("}\n", out);
+  fclose(out);
+  char *kept = arena_copy(memory, text, size);
+  free(text);
+  return kept;
+}
+
+/* ---- the same pairs ------------------------------------------------------ */
+
+/* How often a pair counts. */
+static int32_t times_of(const pattern *p, int64_t h, int64_t t, int64_t j,
+                        const expr_point *point) {
+  int32_t times = 0;
+  for (int32_t b = 0; b < p->branch_count; b++)
+    times += pattern_reaches(p, b, h, t, j, point);
+  return p->combine == DIL_COMBINE_UNION && times > 1 ? 1 : times;
+}
+
+/* A row's branches: `mean` divides by all, and each has its sinks. */
+static bool same_pairs(const pattern *a, const pattern *b, int64_t N,
+                       int64_t M) {
+  expr_point point = {.B = 1, .N = (int32_t)N, .M = (int32_t)M};
+  for (int64_t t = M - N; t < M; t++)
+    for (int64_t j = 0; j < M; j++)
+      for (int64_t h = 0; h < a->heads; h++)
+        if (times_of(a, h, t, j, &point) != times_of(b, h, t, j, &point))
+          return false;
+  return true;
+}
+
+START_TEST(random_masks_keep_their_pairs) {
+  const char *given = getenv("FORMS_ROUNDS");
+  int rounds = given ? atoi(given) : 3000, changed = 0;
+  uint64_t state = 20;
+  for (int round = 0; round < rounds; round++) {
+    fresh_memory();
+    const char *text = random_text(&state);
+    const pattern *p = parsed(text), *normal = pattern_normalise(memory, p);
+    int64_t M = random_in(&state, 1, SIZE_MOST);
+    int64_t N = random_in(&state, 1, SIZE_MOST);
+    pattern_verify(normal);
+    changed += normal != p;
+    if (p->combine == DIL_COMBINE_MEAN)
+      ck_assert_int_eq(normal->branch_count, p->branch_count);
+    ck_assert_msg(same_pairs(p, normal, N, M), "%d rows, %d keys, of\n%s",
+                  (int)N, (int)M, text);
+  }
+  ck_assert_int_gt(changed, rounds / 5);
+}
+END_TEST
+
+/* ---- by hand ------------------------------------------------------------- */
+
+static const struct {
+  const char *mask;
+  int32_t branches;
+  bool reads; /* no mask but ranges of keys is left */
+} forms[] = {
+    {"i - j < 256 || j < 4", 2, true},
+    {"j <= i || j < 2048", 2, true},
+    {"i % 4 == j % 4 && i - j >= 0 && i - j < 2048", 4, true},
+    {"(i - j) % 32 == 0", 32, true},
+    {"(i - j) % 33 == 0", 1, false},
+    {"abs(i - j) < 9 || j < 5 || j >= 90 && j < 100", 4, true},
+    {"i - j < 9 && i >= j || i - j < 99 && i >= j", 1, true},
+    {"i - j < 128 || (i - j) % 4 == 0", 1, false},
+    {"i < 4 || j < 4", 1, false},
+    {"i - j < 9 && hash(1, j) % 2 == 0", 1, false},
+};
+
+START_TEST(forms_by_hand) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "pattern p { heads 1; head_dim 8; dtype f32; branch { mask %s; } }",
+           forms[_i].mask);
+  const pattern *p = pattern_normalise(memory, parsed(text));
+  bool reads = true;
+  ck_assert_int_eq(p->branch_count, forms[_i].branches);
+  for (int32_t b = 0; b < p->branch_count; b++)
+    for (int32_t m = 0; m < p->branch[b].mask_count; m++) {
+      key_range keys = {0, 0};
+      reads &= key_range_take(p->branch[b].mask[m], &keys);
+    }
+  ck_assert_int_eq(reads, forms[_i].reads);
+}
+END_TEST
+
+/* ---- `phase each` -------------------------------------------------------- */
+
+static bool each_meets(int64_t t, int64_t j, int64_t s, int64_t r, int64_t w) {
+  if (s && (t < 0 || t / s != j / s)) return false;
+  int64_t away = t - j;
+  return away >= 0 && away <= w && away % r == 0;
+}
+
+/* Rows of every residue of a segment see their own: keys whole steps away. */
+START_TEST(each_row_sees_its_residue) {
+  uint64_t state = 3;
+  for (int round = 0; round < 300; round++) {
+    char text[256];
+    fresh_memory();
+    int64_t s = random_in(&state, 0, 20), r = random_in(&state, 1, 9);
+    int64_t w = random_in(&state, 0, 30), M = random_in(&state, 1, 40);
+    int64_t N = random_in(&state, 1, 50);
+    char segment[32] = "";
+    if (s) snprintf(segment, sizeof segment, "segment %d;", (int)s);
+    snprintf(text, sizeof text,
+             "pattern p { heads 2; head_dim 8; dtype f32; branch { %s "
+             "dilation %d; phase each; window %d, 0; } }",
+             segment, (int)r, (int)w);
+    const pattern *p = pattern_normalise(memory, parsed(text));
+    expr_point point = {.B = 1, .N = (int32_t)N, .M = (int32_t)M};
+    for (int64_t t = M - N; t < M; t++)
+      for (int64_t j = 0; j < M; j++)
+        ck_assert_msg(times_of(p, 1, t, j, &point) ==
+                          each_meets(t, j, s, r, w),
+                      "row %d, key %d of\n%s", (int)t, (int)j, text);
+  }
+}
+END_TEST
+
+static Suite *forms_suite(void) {
+  Suite *suite = suite_create("forms");
+  TCase *tests = tcase_create("forms");
+  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_set_timeout(tests, 600);
+  tcase_add_test(tests, random_masks_keep_their_pairs);
+  tcase_add_test(tests, each_row_sees_its_residue);
+  tcase_add_loop_test(tests, forms_by_hand, 0, sizeof forms / sizeof *forms);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+int main(void) {
+  return suite_run(forms_suite(), CK_FORK_GETENV);
+}
