@@ -92,7 +92,8 @@ typedef struct gpu_backend {
    * configuration, without cubins. NVRTC stays closed. */
   dil_status (*estimate)(const gpu_request *request, gpu_codes *out);
   /* Returns whether the general strategy takes a pass in every call; `reason`
-   * says why. */
+   * says why. Of a backward plan: whether the general kernels make the
+   * gradients of the pass. */
   bool (*refuses)(const gpu_request *request, int32_t pass, char *reason,
                   size_t size);
   /* The schedules that the tuner may try, at most `room`, in no order. The gate

@@ -78,6 +78,8 @@ typedef struct class_keys {
 static void keys_add_range(table_builder *builder, const hopper_key_range *form,
                            progression p, int64_t length, class_keys *to) {
   hopper_key_range range = *form;
+  if (range.high < HOPPER_FAR && range.high - range.low < length)
+    length = range.high - range.low;
   int64_t n = length / p.stride;
   to->blocks += (double)((n + builder->tile_keys - 1) / builder->tile_keys);
   if (to->count == HOPPER_KEY_RANGES) {
@@ -120,6 +122,8 @@ static hopper_key_range keys_form(const table_builder *builder,
   hopper_key_range form = {
       .left = predicates ? 0 : HOPPER_FAR,
       .right = predicates ? -HOPPER_FAR : HOPPER_FAR,
+      .low = predicates ? HOPPER_FAR : 0,
+      .high = predicates ? 0 : HOPPER_FAR,
       .bias = once ? 0 : keys_log2_small(__builtin_popcountll(branches)),
       .predicates = (unsigned)predicates,
       .chain = builder->table->branches[__builtin_ctzll(branches)].chain};
@@ -129,6 +133,9 @@ static hopper_key_range keys_form(const table_builder *builder,
       form.left = keys_within(window->left);
     if (keys_within(window->right) > form.right)
       form.right = keys_within(window->right);
+    if (window->key_first < form.low) form.low = (int)window->key_first;
+    if (keys_within(dil_predicate_end(window)) > form.high)
+      form.high = keys_within(dil_predicate_end(window));
   }
   return form;
 }

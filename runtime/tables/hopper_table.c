@@ -40,10 +40,10 @@ static bool table_predicates_differ(const table_builder *builder) {
   return false;
 }
 
-/* Returns whether the kernel must evaluate each pair: for masks, score chains,
- * or different windows in a union, where a key counts once. */
-static bool table_is_pairwise(const table_builder *builder) {
-  bool asks = builder->table->scored;
+/* Returns whether the kernel must ask which pairs are kept: for masks, or
+ * different windows in a union, where a key counts once. */
+static bool table_asks_pairs(const table_builder *builder) {
+  bool asks = false;
   if (builder->table->combine == DIL_COMBINE_UNION)
     asks |= table_predicates_differ(builder);
   EACH_BRANCH(b, builder->pass->branches) {
@@ -53,6 +53,11 @@ static bool table_is_pairwise(const table_builder *builder) {
   return asks;
 }
 
+bool hopper_asks_pairs(const dil_table *table, int32_t pass) {
+  const table_builder builder = {.table = table, .pass = &table->passes[pass]};
+  return table_asks_pairs(&builder);
+}
+
 static bool table_accept(table_builder *builder) {
   const dil_table *t = builder->table;
   if (t->dtype != DIL_BF16 && t->dtype != DIL_F16)
@@ -60,7 +65,7 @@ static bool table_accept(table_builder *builder) {
   if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
     return REFUSE(builder, "a head_dim of %d by %d", t->head_dim, t->value_dim);
   if (t->general) return REFUSE(builder, "the general path is forced");
-  builder->out->pairwise = table_is_pairwise(builder);
+  builder->out->pairwise = t->scored || table_asks_pairs(builder);
   if (builder->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(builder, "more than %d conditions", HOPPER_PREDICATES);
   if (t->sinks && t->pass_count > 1)

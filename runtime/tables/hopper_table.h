@@ -46,6 +46,9 @@ typedef struct hopper_table {
  * counted. */
 bool hopper_table_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
                        hopper_table *out, char *reason, size_t size);
+/* Returns whether masks decide over pairs of a pass, or windows that differ in
+ * a union. Scores do not count. */
+bool hopper_asks_pairs(const dil_table *table, int32_t pass);
 /* Returns whether all segments of these branches divide one another. */
 bool hopper_is_nested(const dil_table *table, uint64_t branches);
 

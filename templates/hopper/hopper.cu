@@ -41,6 +41,9 @@
 #ifndef SHIFTS
 #define SHIFTS 1         // 0: residues are the same in every segment
 #endif
+#ifndef WINDOWS
+#define WINDOWS 1        // 0: no window has a bound
+#endif
 #ifndef LEFT_WINDOWS
 #define LEFT_WINDOWS 1   // 0: no window has a left bound
 #endif
@@ -75,6 +78,8 @@
 #ifndef PAIRWISE
 #define PAIRWISE 0
 #endif
+// Some pair of a block that a warpgroup takes may have the weight 0.
+#define HIDING_PAIRS (PAIRWISE || DROPS || WINDOWS)
 #ifndef CHAINS
 #define CHAINS 1         // score chains, if SCORED
 #endif
@@ -156,7 +161,8 @@
 #define AT_PACE (AT_MESSAGE_FULL + 2 * STAGES * 8) // one for each message
 #define ZERO_BYTES                                                             \
   (PAIRWISE || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
-#define AT_ZERO ((AT_PACE + 8 + 127) / 128 * 128)
+#define AT_SLOPE (AT_PACE + 8) // of each tile
+#define AT_ZERO ((AT_SLOPE + SCORE_SLOPES * TILE_SLOTS * 4 + 127) / 128 * 128)
 #define AT_KEY_WORDS (AT_ZERO + ZERO_BYTES) // of each message
 #define AT_ROW_WORDS (AT_KEY_WORDS + 2 * STAGES * TILE_KEYS * 4)
 #define SHARED_BYTES (AT_ZERO + ZERO_BYTES + WORD_BYTES)
@@ -168,7 +174,7 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
               "as the host counts");
 
 #include "templates/hopper/hopper_stream.cuh"
-#if PAIRWISE || DROPS
+#if HIDING_PAIRS
 #include "templates/hopper/hopper_single.cuh"
 #endif
 #if DROPS

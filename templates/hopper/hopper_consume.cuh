@@ -110,21 +110,59 @@ DEVICE void release_early(const consumer &c, int4 m) {
   if (is_last(m)) release_queries(c, tile_of(m));
 }
 
+#if PAIRWISE || SCORED
+#include "templates/hopper/hopper_score.cuh"
+#endif
 #if PAIRWISE
 #include "templates/hopper/hopper_pair_score.cuh"
 #else
-// Without masks and scores only windows hide pairs, and mask_block needs no
-// preparation.
+// Without masks only windows hide pairs, and mask_block needs no preparation.
 struct kept_pairs {};
 DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &) {
   return {};
 }
-DEVICE void settle_scores(const consumer &c, int4 m,
-                          float (&s)[TILE_KEYS / 2],
-                          const ring<STAGES> &block, kept_pairs) {
+DEVICE void hide_block(const consumer &c, int4 m, float (&s)[TILE_KEYS / 2],
+                       const ring<STAGES> &block, kept_pairs) {
   if (masks(c, m)) mask_block(c, m.x, s, block);
 }
 #endif
+
+#if !SCORE_SLOPES
+struct score_line {};
+DEVICE score_line find_line(const consumer &, int4, const ring<STAGES> &) {
+  return {};
+}
+#endif
+
+// What becomes known of a block while its products run.
+struct block_scores {
+  kept_pairs kept;
+  score_line line;
+};
+DEVICE block_scores ask_block(const consumer &c, int4 m,
+                              const ring<STAGES> &block) {
+  return {ask_pairs(c, m, block), find_line(c, m, block)};
+}
+
+// Turns products into scores, and hides pairs.
+DEVICE void settle_scores(const consumer &c, int4 m,
+                          float (&s)[TILE_KEYS / 2],
+                          const ring<STAGES> &block,
+                          const block_scores &known, row_state &r) {
+#if SCORE_SLOPES
+  add_distances(c, s, m, block, known.line, r);
+#elif SCORE_FORM == SCORE_CAPPED
+  cap_scores(c, s);
+#elif SCORED && SCORE_FORM == SCORE_ANY
+  int4 what = shared_load(message_of(c.base, block.slot()) + 16);
+#if PAIRWISE
+  run_chains<0>(c, s, m, what);
+#else
+  rewrite_scores<0>(c, s, m, what.w);
+#endif
+#endif
+  hide_block(c, m, s, block, known.kept);
+}
 
 // Returns where the random words of this thread's pairs stand.
 DEVICE drop_words own_words(const consumer &c, int4 m,
@@ -146,15 +184,15 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
   pingpong_wait(c);
   multiply_keys(s, q, key_descriptor(c, block.stage()));
   pingpong_arrive(c);
-  kept_pairs kept = ask_pairs(c, m, block);
+  block_scores known = ask_block(c, m, block);
   mma_wait<0>();
   settle(s);
   release_keys(c, block);
   release_early(c, m);
-  settle_scores(c, m, s, block, kept);
+  settle_scores(c, m, s, block, known, f.r);
   if (fresh) state_clear(f.r);
-  find_peaks(s, f.r, c.run.scale, c.run.slack);
-  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m), c.run.zero,
+  find_peaks(s, f.r, scale_of(c.run), slack_of(c.run));
+  weigh(s, f.p, f.r, scale_of(c.run), own_bias(c, m), c.run.zero,
         own_words(c, m, block));
   if (fresh) clear_sums(f.o);
   else if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
@@ -189,32 +227,48 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   wait_values(c, before);
   settle(f.o);
   multiply_values(f.o, f.p, v, [&] { pingpong_arrive(c); });
-  kept_pairs kept = ask_pairs(c, m, block);
+  block_scores known = ask_block(c, m, block);
   mma_wait<1>();
   settle(s);
   release_keys(c, block);
   release_early(c, m);
-  settle_scores(c, m, s, block, kept);
+  settle_scores(c, m, s, block, known, f.r);
   if (runs_on(m)) {
     save_state(c, done, f.r);
     state_clear(f.r);
   }
-  find_peaks(s, f.r, c.run.scale, c.run.slack);
+  find_peaks(s, f.r, scale_of(c.run), slack_of(c.run));
   settle(s);
   mma_wait<0>();
   settle(f.o);
   settle(f.p);
   release_values(c, before);
-  weigh(s, f.p, f.r, c.run.scale, own_bias(c, m), c.run.zero,
+  weigh(s, f.p, f.r, scale_of(c.run), own_bias(c, m), c.run.zero,
         own_words(c, m, block));
 }
 
-// Multiplies a block's values without overlap, one key at a time if some are not
-// finite (`bad`) and dropout may have taken their weights.
+// Whether values of a block are not finite, and some of its weights may be 0.
+// `m`: the block's message. Its last `hidden` keys have been cleared.
+DEVICE bool spoils(const consumer &c, int4 m, const ring<STAGES> &block,
+                   int hidden) {
+#if HIDING_PAIRS && !PAIRWISE && !DROPS
+  if (!masks(c, m)) return false;
+  wait_values(c, block);
+  return has_bad_values(c.base + AT_VALUE + block.stage() * VALUE_BYTES,
+                        TILE_KEYS - max(hidden, 0), c.group);
+#elif DROPS
+  return shared_word(message_of(c.base, block.slot())) & BLOCK_BAD;
+#else
+  return false;
+#endif
+}
+
+// Multiplies a block's values without overlap, one key at a time if they are
+// `bad`: some are not finite, and some of their weights may be 0.
 DEVICE void add_values(const consumer &c, fragments &f,
                        const ring<STAGES> &block, bool bad) {
   wait_values(c, block);
-#if PAIRWISE || DROPS
+#if HIDING_PAIRS
   if (bad) {
     add_values_singly(f.o, f.p, c.base + AT_VALUE + block.stage() * VALUE_BYTES);
     named_barrier_sync(8 + c.group, 128); // all warps have read the values
@@ -230,8 +284,7 @@ DEVICE void add_values(const consumer &c, fragments &f,
 // Multiplies the values of a block that no other block follows. With
 // DELAYED_RELEASE the next block releases their stage.
 DEVICE void last_values(const consumer &c, fragments &f,
-                        const ring<STAGES> &before) {
-  bool bad = DROPS && shared_word(message_of(c.base, before.slot())) & BLOCK_BAD;
+                        const ring<STAGES> &before, bool bad) {
   add_values(c, f, before, bad);
   if (!DELAYED_RELEASE) release_values(c, before);
 }
@@ -254,8 +307,8 @@ DEVICE void settle_sums(const consumer &c, fragments &f, int4 m,
   }
 }
 
-// Handles a message that begins a tile, or that follows hidden keys, or that
-// excludes this warpgroup. It closes the stream before it: hidden values become
+// Handles a message that begins a tile, or that follows hidden keys or windows, or
+// that excludes this warpgroup. It closes the stream before it: hidden values become
 // 0, and the queries of a tile that ends are released. (With one query stage,
 // release_early does that at a known last block.) Returns whether the warpgroup
 // goes on with the block. Before the first block there is nothing to close.
@@ -294,9 +347,10 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
   }
 #pragma unroll 1
   for (;;) {
-    bool ends;
+    bool ends, bad;
 #pragma unroll 1
     for (;;) {
+      int4 last = m;
       ends = is_last(m);
       before = block;
       block.next();
@@ -305,17 +359,20 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       tile = tile_of(m);
       if (ends) {
         u32 message = message_of(c.base, before.slot());
-        clear_hidden(c, TILE_KEYS - shared_word(message + 24), before);
+        int hidden = TILE_KEYS - shared_word(message + 24);
+        clear_hidden(c, hidden, before);
+        bad = spoils(c, last, before, hidden);
         break;
       }
       wait_keys(c, block);
       m = shared_load(message_of(c.base, block.slot()));
-      if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m)) {
+      if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m) ||
+          (WINDOWS && masks(c, last))) {
         ends = !close_stream(c, m, before, first);
-        bool bad = DROPS && !first && m.x & BLOCK_BAD_BEFORE;
+        bad = !first && spoils(c, last, before, hidden_before(m));
         ends |= bad && m.x & BLOCK_NEW;
         if (ends) break;
-#if DROPS
+#if HIDING_PAIRS
         if (bad) {
           add_values(c, f, before, true);
           release_values(c, before);
@@ -332,7 +389,7 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
     }
     if (ends) {
       save_state(c, done, f.r);
-      last_values(c, f, before);
+      last_values(c, f, before, bad);
     }
     settle(f.p);
     settle(f.r.sum);

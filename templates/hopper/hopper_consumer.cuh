@@ -43,15 +43,26 @@ DEVICE void mask_block(const consumer &c, int flags,
   float per_stride = __int_as_float(m.w);
   int step = shared_word(tile + 4);
   int from = shared_word(tile) + row * step - m.z; // block to row
-  hide_after(s,
-             min(keys_within(from + window.y, per_stride) + 1, window.z),
-             min(keys_within(from + 8 * step + window.y, per_stride) + 1,
-                 window.z),
-             column);
-  if (LEFT_WINDOWS && window.x < HOPPER_FAR)
-    hide_before(s, keys_within(from - window.x - 1, per_stride) + 1,
-                keys_within(from + 8 * step - window.x - 1, per_stride) + 1,
-                column);
+  int end[2], first[2] = {0, 0};
+  bool left = LEFT_WINDOWS && window.x < HOPPER_FAR;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int away = from + 8 * r * step;
+    end[r] = min(keys_within(away + window.y, per_stride) + 1, window.z);
+    if (left) first[r] = keys_within(away - window.x - 1, per_stride) + 1;
+  }
+#if BACKWARD || SCORED || TILE_KEYS > 128
+  hide_after(s, end[0], end[1], column);
+  if (left) hide_before(s, first[0], first[1], column);
+#else
+  u32 kept[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    kept[r] = columns_below(end[r] - column);
+    if (LEFT_WINDOWS) kept[r] &= ~columns_below(first[r] - column);
+  }
+  hide_columns(s, kept);
+#endif
 }
 
 // The flags of a message, shifted so that bit x is the warpgroup's own. The asm

@@ -25,6 +25,7 @@ DEVICE void draw_words(const hopper_launch &run) {
   int keys = run.key_high - run.key_low;
   int pieces = (keys + THREADS - 1) / THREADS;
   long long all = (long long)run.batches * run.heads * pieces;
+  dil_seed seed = seed_of(run);
 #pragma unroll 1
   for (long long n = blockIdx.x; n < all; n += grid_size()) {
     long long row = n / pieces;
@@ -32,7 +33,7 @@ DEVICE void draw_words(const hopper_launch &run) {
     int b = int(row / run.heads), h = int(row - (long long)b * run.heads);
     if (key >= keys) continue;
     u32 word = dil_drop_word(DIL_DROP_KEY, b + run.batch, h + run.head,
-                             run.key_low + key, run.seed_low, run.seed_high);
+                             run.key_low + key, seed.low, seed.high);
     bool bad = is_bad_value(run.v_data + b * run.v_batch +
                             h / run.group * run.v_head + key * run.v_row);
     *(uint2 *)(run.words + (row * keys + key) * 2) = {word, bad};
@@ -41,11 +42,6 @@ DEVICE void draw_words(const hopper_launch &run) {
 
 // ---- the producer ----------------------------------------------------------
 
-// Returns where a key of a block has its word. A thread reads those of keys
-// 16 n + 2 c, + 1, + 8 and + 9 at once.
-DEVICE u32 key_word_at(u32 key) {
-  return (key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2) * 4;
-}
 DEVICE u32 key_words_of(u32 base, u32 slot) {
   return base + AT_KEY_WORDS + slot * (TILE_KEYS * 4);
 }
@@ -60,13 +56,14 @@ DEVICE void draw_rows(const hopper_launch &run, u32 base, u32 tile) {
   u32 message = base + AT_TILE + tile * TILE_BYTES;
   int b = shared_word(message + 28) + run.batch;
   int h = shared_word(message + 12) + run.head;
+  dil_seed seed = seed_of(run);
 #pragma unroll 1
   for (u32 row = lane; row < 64 * WARPGROUPS; row += 64) {
     u32 own = message + (TILE_PACKING ? row / 64 * 32 : 0);
     int step = shared_word(own + 4);
     int position = shared_word(own) + (int)row * step;
     u32 word[2] = {(u32)position, (u32)(position + 32 * step)};
-    dil_drop_words(DIL_DROP_ROW, b, h, run.seed_low, run.seed_high, word);
+    dil_drop_words(DIL_DROP_ROW, b, h, seed.low, seed.high, word);
     shared_set(words + row * 4, word[0]);
     shared_set(words + row * 4 + 128, word[1]);
   }

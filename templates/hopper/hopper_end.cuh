@@ -6,9 +6,6 @@
 // has ended waits in the output buffer until its last product is done.
 #pragma once
 
-// The call's number of a tile's row 0, from both halves of the tile's message.
-DEVICE int first_row(int4 t, int4 to) { return to.x * t.y + to.y; }
-
 // The output buffer of a warp: sixteen rows.
 DEVICE u32 output_area(const consumer &c, u32 thread) {
   return c.base + AT_OUTPUT + warp_row(thread) * VALUE_WIDTH * 2;
@@ -117,7 +114,8 @@ DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
 // The natural logarithm of a row's denominator. log2 0 is -infinity.
 DEVICE float row_lse(const consumer &c, float peak, float sum) {
   const float ln_2 = 0.69314718055994530942f;
-  return (peak * c.run.scale + log2_fast(sum)) * ln_2;
+  if (STEADY) return (STEADY_PEAK + log2_fast(sum)) * ln_2;
+  return (peak * scale_of(c.run) + log2_fast(sum)) * ln_2;
 }
 
 // One of a row's four threads stores its lse.
@@ -131,15 +129,28 @@ DEVICE void store_lse(const consumer &c, u32 thread, int4 t, int batch,
   if (row + 8 < t.z) to[8 * t.y * c.run.lse_row] = lse[1];
 }
 
-// Merges a thread's two rows with their sinks, which the pattern has: the rows
-// at positions `position` and eight strides later. `away`: the position of the
-// call's row 0 is that much less than `first` of the launch.
+// Adds to the lse of a thread's two rows what the scores of all their keys have
+// left out. The rows are at positions `position` and eight strides later.
+// `away`: the position of the call's row 0 is that much less than `first` of the
+// launch.
+DEVICE void add_row_scores(const consumer &c, int4 t, int batch, int position,
+                           int away, float (&lse)[2]) {
+#if SCORE_ROWS
+  const dil_pair at = pair_at(c.run, batch, t.w, away);
+#pragma unroll 1
+  for (int i = 0; i < 2; i++) {
+    float more = dil_row_score(position + i * 8 * t.y, at);
+    if (i == 0) lse[0] += more;
+    else lse[1] += more;
+  }
+#endif
+}
+
+// Merges these rows with their sinks, which the pattern has.
 DEVICE void add_sinks(const consumer &c, int4 t, int batch, int position,
                       int away, float (&lse)[2], float (&mine)[2]) {
 #if SINKS
-  const dil_pair at = {batch + c.run.batch, t.w + c.run.head,
-                       c.run.all_batches,   c.run.all_queries,
-                       c.run.keys - away,   c.run.input};
+  const dil_pair at = pair_at(c.run, batch, t.w, away);
 #pragma unroll 1
   for (int i = 0; i < 2; i++) {
     float sink = sink_of(at, position + i * 8 * t.y, true, ~0ull);
@@ -162,6 +173,7 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
     mine[i] = sum[i] == 0 ? 0 : __fdividef(c.run.weight, sum[i]);
     lse[i] = row_lse(c, r.peak[i], sum[i]);
   }
+  add_row_scores(c, t, batch, position, away, lse);
   add_sinks(c, t, batch, position, away, lse, mine);
   if (STATES && finish & HOPPER_RESUME)
     weigh_states(c.run, rows, finish & HOPPER_ADD, lse, mine, theirs);

@@ -33,7 +33,7 @@ enum {
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
   HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
   HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
-  HOPPER_LAUNCH_BYTES = 28032 /* of hopper_launch; C and CUDA C both check it */
+  HOPPER_LAUNCH_BYTES = 29568 /* of hopper_launch; C and CUDA C both check it */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -82,6 +82,8 @@ typedef struct hopper_key_range {
   short side, slot;    /* hopper_side; index of the stride */
   int stride, offset;
   int left, right;     /* the window; HOPPER_FAR: none */
+  int low, high;       /* positions of its keys, high not included; HOPPER_FAR:
+                          no end */
   float bias;          /* log2 of the keys' multiplicity */
   unsigned predicates; /* bit set: a pair counts if one of these holds; 0:
                           always */
@@ -246,6 +248,7 @@ typedef struct hopper_launch {
   unsigned *words;             /* [batches, heads, key_high - key_low, 2]: the
                                   random words of keys, and whether a key's
                                   value is not finite */
+  const unsigned *seed_at;     /* in place of seed_low and seed_high, or NULL */
   const unsigned short *v_data; /* the values, for that launch */
   long long v_batch, v_row, v_head;
   dil_device_input input[16];

@@ -83,22 +83,25 @@
 #define KEYS_OF(width, first, next, jump) KEYS_##width(first, next, jump)
 #define KEYS(width, first, next, jump) KEYS_OF(width, first, next, jump)
 
-// Both kinds of product for one width N: the last line of its registers, and
-// the names of the operands after them.
-#define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
-  DEVICE void mma_keys(float(&d)[N / 2], u32 q, u32 k) {                   \
+// S = Q K^T over `width` columns in chunks of `chunk`, for one width N of S: the
+// last line of its registers, and the names of the operands after them.
+#define KEY_FUNCTION(name, width, chunk, N, line, x0, x1, x2, x3, x4)      \
+  DEVICE void name(float(&d)[N / 2], u32 q, u32 k) {                       \
     asm volatile(                                                          \
         "{.reg .b32 q, k;\n.reg .b64 a, b;\n"                              \
         "mov.b32 q, " x0 ";\nmov.b32 k, " x1 ";\n"                         \
-        KEYS(HEAD_WIDTH, KEY_PRODUCT(N, line, x2, "0"),                    \
+        KEYS(width, KEY_PRODUCT(N, line, x2, "0"),                         \
              KEY_STEP("2", "2") KEY_PRODUCT(N, line, x2, "1"),             \
              KEY_STEP(x3, x4) KEY_PRODUCT(N, line, x2, "1"))               \
         "}"                                                                \
         : TIED_##line                                                      \
-        : "r"(q), "r"(k), "r"(DESCRIPTOR_HIGH(CHUNK * 2)),                 \
-          "n"(CHUNK * 8 - (CHUNK / 16 - 1) * 2),                           \
-          "n"(CHUNK / 8 * N - (CHUNK / 16 - 1) * 2));                      \
-  }                                                                        \
+        : "r"(q), "r"(k), "r"(DESCRIPTOR_HIGH(chunk * 2)),                 \
+          "n"(chunk * 8 - (chunk / 16 - 1) * 2),                           \
+          "n"(chunk / 8 * N - (chunk / 16 - 1) * 2));                      \
+  }
+// Both kinds of product for one width N. Gradients also have dP = dO V^T.
+#define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
+  KEY_FUNCTION(mma_keys, HEAD_WIDTH, CHUNK, N, line, x0, x1, x2, x3, x4)   \
   DEVICE void mma_weights(float(&d)[N / 2], const u32 *a, u64 b) {         \
     asm volatile(                                                          \
         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE         \
@@ -107,22 +110,31 @@
         : TIED_##line                                                      \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));             \
   }
-#define PRODUCTS_32 PRODUCTS(32, 1, "%16", "%17", "%18", "%19", "%20")
-#define PRODUCTS_64 PRODUCTS(64, 3, "%32", "%33", "%34", "%35", "%36")
-#define PRODUCTS_80 PRODUCTS(80, 4, "%40", "%41", "%42", "%43", "%44")
-#define PRODUCTS_96 PRODUCTS(96, 5, "%48", "%49", "%50", "%51", "%52")
-#define PRODUCTS_112 PRODUCTS(112, 6, "%56", "%57", "%58", "%59", "%60")
-#define PRODUCTS_128 PRODUCTS(128, 7, "%64", "%65", "%66", "%67", "%68")
-#define PRODUCTS_160 PRODUCTS(160, 9, "%80", "%81", "%82", "%83", "%84")
-#define PRODUCTS_192 PRODUCTS(192, 11, "%96", "%97", "%98", "%99", "%100")
-#define PRODUCTS_224 PRODUCTS(224, 13, "%112", "%113", "%114", "%115", "%116")
-#define PRODUCTS_256 PRODUCTS(256, 15, "%128", "%129", "%130", "%131", "%132")
-#define INSTANTIATE(N) PRODUCTS_##N
-#define INSTANTIATE_WIDTH(N) INSTANTIATE(N)
+#define VALUE_PRODUCT(N, line, x0, x1, x2, x3, x4) \
+  KEY_FUNCTION(mma_values, VALUE_WIDTH, VALUE_CHUNK, N, line, x0, x1, x2, x3, x4)
+#define SIZE_32(use) use(32, 1, "%16", "%17", "%18", "%19", "%20")
+#define SIZE_48(use) use(48, 2, "%24", "%25", "%26", "%27", "%28")
+#define SIZE_64(use) use(64, 3, "%32", "%33", "%34", "%35", "%36")
+#define SIZE_80(use) use(80, 4, "%40", "%41", "%42", "%43", "%44")
+#define SIZE_96(use) use(96, 5, "%48", "%49", "%50", "%51", "%52")
+#define SIZE_112(use) use(112, 6, "%56", "%57", "%58", "%59", "%60")
+#define SIZE_128(use) use(128, 7, "%64", "%65", "%66", "%67", "%68")
+#define SIZE_160(use) use(160, 9, "%80", "%81", "%82", "%83", "%84")
+#define SIZE_192(use) use(192, 11, "%96", "%97", "%98", "%99", "%100")
+#define SIZE_224(use) use(224, 13, "%112", "%113", "%114", "%115", "%116")
+#define SIZE_256(use) use(256, 15, "%128", "%129", "%130", "%131", "%132")
+#define INSTANTIATE(N, use) SIZE_##N(use)
+#define INSTANTIATE_WIDTH(N, use) INSTANTIATE(N, use)
 
-INSTANTIATE_WIDTH(TILE_KEYS)
+INSTANTIATE_WIDTH(TILE_KEYS, PRODUCTS)
 #if VALUE_WIDTH != TILE_KEYS
-INSTANTIATE_WIDTH(VALUE_WIDTH)
+INSTANTIATE_WIDTH(VALUE_WIDTH, PRODUCTS)
+#endif
+#if BACKWARD
+INSTANTIATE_WIDTH(TILE_KEYS, VALUE_PRODUCT)
+#if HEAD_WIDTH != VALUE_WIDTH && HEAD_WIDTH != TILE_KEYS
+INSTANTIATE_WIDTH(HEAD_WIDTH, PRODUCTS)
+#endif
 #endif
 
 // A shuffle makes the descriptor uniform over the warp once, so that additions

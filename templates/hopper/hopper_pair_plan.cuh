@@ -13,12 +13,6 @@
 // warpgroup has a word for each block: the result of dil_known.
 enum { PAIR_MANY = 256 }; // more blocks than this are evaluated by groups first
 
-DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
-                        int away) {
-  return {batch + run.batch, head + run.head,  run.all_batches,
-          run.all_queries,   run.keys - away, run.input};
-}
-
 // Whether a predicate (its window and masks) keeps all pairs of a box of
 // positions, some, or none.
 DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,

@@ -1,26 +1,10 @@
-// hopper_pair_score.cuh - masks and score chains on the consumers' fragments.
+// hopper_pair_score.cuh - masks on the consumers' fragments, and which of
+// several score chains a block has.
 //
 // In: a block's message, with its predicates and score chain. Out: which of a
-// thread's pairs are kept, evaluated while the products run; scores rewritten
-// in natural units, and minus infinity for hidden pairs.
+// thread's pairs are kept, evaluated while the products run; final scores, and
+// minus infinity for hidden pairs.
 #pragma once
-
-// A block's tile: {position, stride, rows, head}, and the values that
-// expressions read besides positions.
-struct pair_tile {
-  int4 rows;
-  dil_pair at;
-};
-DEVICE pair_tile pair_tile_of(const consumer &c, int4 m) {
-  u32 tile = c.base + AT_TILE + tile_of(m) * 32;
-  int4 rows = shared_load(tile), to = shared_load(tile + 16);
-  int away = first_row(rows, to) + c.run.first - rows.x;
-  return {rows, pair_at(c.run, to.w, rows.w, away)};
-}
-
-// This thread's first row and column.
-DEVICE int pair_row(u32 thread) { return warp_row(thread) + thread % 32 / 4; }
-DEVICE int pair_column(u32 thread) { return thread % 4 * 2; }
 
 // The pairs that a predicate's window keeps, for the rows at x.i. `rows` and
 // `keys` are the distances in positions that the warp's rows and the block's
@@ -81,41 +65,23 @@ DEVICE void hide_pairs(float (&s)[TILE_KEYS / 2], const dil_bits &kept) {
   }
 }
 
-// Rewrites the scores of a block to natural units by score chain `chain`.
-template <int chain>
-DEVICE void rewrite_scores(const consumer &c, float (&s)[TILE_KEYS / 2],
-                           int4 m, int step) {
-  pair_tile t = pair_tile_of(c, m);
-  u32 thread = thread_index();
-  int row = t.rows.x + pair_row(thread) * t.rows.y;
-  int j = m.z + pair_column(thread) * step;
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i++)
-    s[i] = dil_chain(chain, __fmul_rn(s[i], c.run.natural),
-                     row + (i & 2) * 4 * t.rows.y,
-                     j + (i / 4 * 8 + (i & 1)) * step, t.at);
-}
+// ---- how a block's scores become final -------------------------------------
 
+#if SCORED && SCORE_FORM == SCORE_ANY
 template <int chain>
 DEVICE void run_chains(const consumer &c, float (&s)[TILE_KEYS / 2], int4 m,
                        int4 what) {
   if (what.y == chain) rewrite_scores<chain>(c, s, m, what.w);
   if constexpr (chain + 1 < CHAINS) run_chains<chain + 1>(c, s, m, what);
 }
-
-// ---- how a block's scores become final -------------------------------------
+#endif
 
 typedef dil_bits kept_pairs;
 DEVICE kept_pairs ask_pairs(const consumer &c, int4 m,
                             const ring<STAGES> &block) {
   return masks(c, m) ? keep_pairs(c, m, block) : bits_all(true);
 }
-DEVICE void settle_scores(const consumer &c, int4 m,
-                          float (&s)[TILE_KEYS / 2],
-                          const ring<STAGES> &block, const kept_pairs &kept) {
-  if (SCORED) {
-    u32 message = message_of(c.base, block.slot());
-    run_chains<0>(c, s, m, shared_load(message + 16));
-  }
+DEVICE void hide_block(const consumer &c, int4 m, float (&s)[TILE_KEYS / 2],
+                       const ring<STAGES> &, const kept_pairs &kept) {
   if (masks(c, m)) hide_pairs(s, kept);
 }

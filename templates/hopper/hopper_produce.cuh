@@ -4,6 +4,15 @@
 // and values in shared memory, and a message for each tile and block.
 #pragma once
 
+#if PAIRWISE || SCORED || SINKS
+// What expressions read besides positions.
+DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
+                        int away) {
+  return {batch + run.batch, head + run.head,  run.all_batches,
+          run.all_queries,   run.keys - away, run.input};
+}
+#endif
+
 // ---- the planner -----------------------------------------------------------
 
 // A *plan* is the planner's message to the loader. It describes a tile, or
@@ -304,6 +313,20 @@ DEVICE void write_tile_message(const loader &l, u32 message, int4 t, int4 at,
   shared_store(message, t.x, t.y, t.z, t.w);
 }
 
+#if SCORE_SLOPES
+// Writes the slope of a tile, in units of products, where a finite one stays
+// finite. The arguments are as in write_tile_message.
+DEVICE void write_slope(const loader &l, int4 t, int4 at, int batch) {
+  int away = first_row(t, at) + l.run.first - t.x;
+  float slope = dil_slope(pair_at(l.run, batch, t.w, away));
+  bool finite = fabsf(slope) <= -LOWEST;
+  slope /= l.run.natural;
+  if (finite) slope = fminf(fmaxf(slope, LOWEST), -LOWEST);
+  shared_set(l.base + AT_SLOPE + tile_number(l) % TILE_SLOTS * 4,
+             __float_as_int(slope));
+}
+#endif
+
 // Copies the queries of warpgroup w, and backward the other tensor's rows.
 DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
                       int batch) {
@@ -313,12 +336,12 @@ DEVICE void load_rows(const loader &l, int w, u32 stage, int4 at, int head,
   for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
     load_box(to + c * (64 * CHUNK * 2), &l.run.q[0][0] + at.z, full, c * CHUNK,
              at.x + w * 64, at.y, head, batch, KEEP_FIRST);
-#if BACKWARD
+#if HELD_BYTES
   to = l.base + AT_HELD + (stage * WARPGROUPS + w) * HELD_BYTES;
 #pragma unroll
-  for (int c = 0; c < HEAD_WIDTH / CHUNK; c++)
-    load_box(to + c * (64 * CHUNK * 2), &l.run.o[0][0] + at.z, full, c * CHUNK,
-             at.x + w * 64, at.y, head, batch, KEEP_FIRST);
+  for (int c = 0; c < VALUE_WIDTH / VALUE_CHUNK; c++)
+    load_box(to + c * (64 * VALUE_CHUNK * 2), &l.run.o[0][0] + at.z, full,
+             c * VALUE_CHUNK, at.x + w * 64, at.y, head, batch, KEEP_FIRST);
 #endif
 }
 
@@ -337,6 +360,9 @@ DEVICE void load_queries(loader &l) {
 #pragma unroll 1
   for (int w = 0; w < (TILE_PACKING ? WARPGROUPS : 1); w++)
     write_tile_message(l, message + w * 32, t, at, at.w);
+#if SCORE_SLOPES
+  write_slope(l, t, at, at.w);
+#endif
   if (!packed) return;
   int head = t.w, batch = at.w;
   at = shared_load(l.plan + 64);
@@ -419,8 +445,8 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
 // or a warp that brings random words before. Stages of values are released half
 // a block later than those of keys, and the keys must not wait for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
-  bool lead = !DROPS || thread_index() % 32 == 0;
-#if DROPS
+  bool lead = LOADERS == 1 || thread_index() % 32 == 0;
+#if LOADERS > 1
   bool bad = false; // a value of the last block is not finite
 #endif
   for (ring<2 * STAGES> sent = {0};; sent.next()) {
@@ -428,7 +454,7 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
     u32 message = message_of(base, slot);
     barrier_wait(base + AT_MESSAGE_FULL + 8 * slot, sent.phase());
     if (shared_word(message) & BLOCK_END) break;
-#if DROPS
+#if LOADERS > 1
     load_words(run, base, slot, phase ^ 1, bad);
 #endif
     if (lead)
@@ -437,6 +463,6 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
           base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
           phase ^ !(DELAYED_RELEASE && stage == STAGES - 1), &run.v[0][0],
           shared_load(message + 32));
-    if (DROPS) __syncwarp();
+    if (LOADERS > 1) __syncwarp();
   }
 }

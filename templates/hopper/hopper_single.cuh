@@ -21,6 +21,27 @@ DEVICE void add_nothing(u32 &sum, int4 x) {
   asm(TIMES_ZERO : "+r"(sum) : "r"(x.w), "r"(0));
 }
 
+// Whether some value of a block's first `keys` keys is NaN or infinite. A
+// weight of 0 times this value is NaN, and a sum keeps a NaN. The whole
+// warpgroup calls this.
+DEVICE bool has_bad_values(u32 values, int keys, int group) {
+  u32 sum = 0, bad;
+#pragma unroll 1
+  for (u32 end = values + VALUE_BYTES; values < end;
+       values += TILE_KEYS * VALUE_CHUNK * 2)
+#pragma unroll 4
+    for (int i = thread_index() % 128 * 16; i < keys * VALUE_CHUNK * 2;
+         i += 128 * 16) {
+      add_nothing(sum, shared_load(values + i));
+    }
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\n"
+               "bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
+               : "=r"(bad)
+               : "r"(sum & 0x7fff7fff), "r"(8 + group)
+               : "memory");
+  return bad;
+}
+
 DEVICE float low_half(u32 both) {
   return ELEMENT == 1 ? __uint_as_float(both << 16) : dil_from_f16(both);
 }

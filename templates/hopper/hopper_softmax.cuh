@@ -6,19 +6,85 @@
 // weights, and the rows' state advanced. Exponents are in units of log2.
 #pragma once
 
+// The form of the only score chain; see hopper_score.cuh. What else a form
+// defines is in compiler/codegen/gpu/emit/emit.h.
+#define SCORE_ANY 1
+#define SCORE_LINEAR 2
+#define SCORE_CAPPED 3
+#define DISTANCE_KEY 1   // j
+#define DISTANCE_AWAY 2  // j - i
+#define DISTANCE_SIZE 3  // |j - i|
+#ifndef SCORE_FORM
+#define SCORE_FORM 0     // 0: no scores
+#endif
+#if SCORE_FORM != SCORE_LINEAR
+#define SCORE_SLOPES 0
+#define SCORE_ROWS 0
+#endif
+// BASES: blocks leave a part of a row's scores to the row.
+#define BASES (SCORE_SLOPES && SCORE_DISTANCE != DISTANCE_SIZE)
+#define LOG2_E 1.44269504088896340736f
+#if SCORE_FORM == SCORE_CAPPED
+#define CAP_EXPONENT (SCORE_CAP * LOG2_E)
+#else
+#define CAP_EXPONENT 0.0f
+#endif
+#ifndef SCORED
+#define SCORED 0
+#define HIDING 0
+#define SINKS 0
+#define MULTIPLICITY 1
+#endif
+// Where a cap bounds all scores, every row has the same peak, 8 below the cap,
+// and none is looked for. Weights then reach from 2^8 down to 2^-100 at least,
+// for which f16 has no room.
+#define STEADY                                                                 \
+  (SCORE_FORM == SCORE_CAPPED && ELEMENT == 1 && 2 * CAP_EXPONENT - 8 <= 100)
+#define STEADY_PEAK (CAP_EXPONENT - 8)
 // The state of a thread's two rows. `sum` covers only the thread's own columns.
 struct row_state {
   float peak[2]; // largest score so far, or up to `slack` less; LOWEST at first
   float sum[2];
   bool moved;      // some row of the warp raised its peak in this block
   float factor[2]; // if so, the factor for earlier sums
+#if BASES
+  float base[2];   // what the scores of the block still lack
+#endif
 };
+// The scale and slack of scores; capped ones are exponents already.
+DEVICE float scale_of(const hopper_launch &run) {
+  return SCORE_FORM == SCORE_CAPPED ? 1.0f : run.scale;
+}
+DEVICE float slack_of(const hopper_launch &run) {
+  return SCORE_FORM == SCORE_CAPPED ? 8.0f : run.slack;
+}
+// x and what scores of row `row` of the thread lack.
+DEVICE float based(float x, const row_state &r, int row) {
+#if BASES
+  return x + r.base[row];
+#else
+  return x;
+#endif
+}
+// The negative peak of a row, for scores that lack its base.
+DEVICE float below_peak(const row_state &r, int row) {
+#if BASES
+  return r.base[row] - r.peak[row];
+#else
+  return -r.peak[row];
+#endif
+}
 
 // The addresses of the random words of a thread's rows and columns; see
 // hopper_drop.cuh. Only kernels with dropout use them.
 struct drop_words {
   u32 rows, keys;
 };
+// Returns where a key of a block has its word. A thread reads those of keys
+// 16 n + 2 c, + 1, + 8 and + 9 at once.
+DEVICE u32 key_word_at(u32 key) {
+  return (key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2) * 4;
+}
 
 DEVICE float exp2_fast(float x) {
   float y;
@@ -31,11 +97,6 @@ DEVICE float log2_fast(float x) {
   return y;
 }
 #define MINUS_INFINITY __int_as_float(0xff800000)
-#ifndef SCORED
-#define SCORED 0
-#define HIDING 0
-#define SINKS 0
-#endif
 // The smallest finite float: no finite score is below it, and a difference of
 // two peaks is never NaN.
 #define LOWEST (-3.4028234664e38f)
@@ -80,6 +141,8 @@ DEVICE void raise_peaks(row_state &r, float top0, float top1, float scale,
 // threads of a row need not exchange their maxima first.
 DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
                        float slack) {
+  r.moved = false;
+  if (STEADY) return;
   float a0 = s[0], a1 = s[2], b0 = s[4], b1 = s[6];
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 8) {
@@ -88,8 +151,8 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
     b0 = fmaxf(b0, fmaxf(s[i + 4], s[i + 5]));
     b1 = fmaxf(b1, fmaxf(s[i + 6], s[i + 7]));
   }
-  a0 = fmaxf(a0, b0);
-  a1 = fmaxf(a1, b1);
+  a0 = based(fmaxf(a0, b0), r, 0);
+  a1 = based(fmaxf(a1, b1), r, 1);
   r.moved = __any_sync(~0u, a0 > r.peak[0] + slack || a1 > r.peak[1] + slack);
   if (r.moved) raise_peaks(r, a0, a1, scale, slack);
 }
@@ -97,17 +160,18 @@ DEVICE void find_peaks(float (&s)[TILE_KEYS / 2], row_state &r, float scale,
 // Where the shift of row `row` is large, subtracts the peak from the scores
 // themselves, and the bias alone is left of the shift.
 template <int row>
-DEVICE void subtract_peak(float (&s)[TILE_KEYS / 2], float peak, float bias,
+DEVICE void subtract_peak(float (&s)[TILE_KEYS / 2], float below, float bias,
                           float &shift) {
   if (fabsf(shift) < LARGE_SHIFT) return;
   shift = bias;
 #pragma unroll
   for (int i = 2 * row; i < TILE_KEYS / 2; i += 4) {
-    s[i] -= peak;
-    s[i + 1] -= peak;
+    s[i] += below;
+    s[i + 1] += below;
   }
 }
 DEVICE float weight_of(float s, float scale, float shift) {
+  if (STEADY) return exp2_fast(MULTIPLICITY ? s + shift : s);
   return exp2_fast(fmaf(s, scale, shift));
 }
 
@@ -183,16 +247,17 @@ DEVICE void weigh_dropping(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
 DEVICE void weigh(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
                   row_state &r, float scale, float bias, u32 zero,
                   const drop_words &words) {
-  row_weights w = {{fmaf(r.peak[0], -scale, bias),
-                    fmaf(r.peak[1], -scale, bias)},
+  const float below[2] = {STEADY ? 0 : below_peak(r, 0),
+                          STEADY ? 0 : below_peak(r, 1)};
+  row_weights w = {{fmaf(below[0], scale, bias), fmaf(below[1], scale, bias)},
                    {r.sum[0], r.sum[1]},
                    {0, 0}};
   bool small = fmaxf(fabsf(w.shift[0]), fabsf(w.shift[1])) < LARGE_SHIFT;
   // The warp votes, so that one branch covers both rows. A row without any key
   // so far has a large shift and only hidden scores, which stay -inf.
-  if (__any_sync(~0u, !small)) {
-    subtract_peak<0>(s, r.peak[0], bias, w.shift[0]);
-    subtract_peak<1>(s, r.peak[1], bias, w.shift[1]);
+  if (!STEADY && __any_sync(~0u, !small)) {
+    subtract_peak<0>(s, below[0], bias, w.shift[0]);
+    subtract_peak<1>(s, below[1], bias, w.shift[1]);
   }
 #if DROPS
   weigh_dropping(s, p, w, scale, zero, words);
@@ -225,6 +290,22 @@ DEVICE void hide_before(float (&s)[TILE_KEYS / 2], int first0, int first1,
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i++)
     if (i / 4 * 8 + (i & 1) < (i & 2 ? first1 : first0)) s[i] = MINUS_INFINITY;
+}
+
+// The thread's columns of a row left of `end`, which counts from the thread's
+// own first column: bit 2 g + e is column 8 g + e.
+DEVICE u32 columns_below(int end) {
+  end = max(0, min(end, TILE_KEYS));
+  int count = end / 8 * 2 + min(end % 8, 2);
+  return count < 32 ? (1u << count) - 1 : ~0u;
+}
+
+// Hides the pairs without a bit. Several bits become predicates at once, so
+// that windows with two bounds cost little more than those with one.
+DEVICE void hide_columns(float (&s)[TILE_KEYS / 2], const u32 (&kept)[2]) {
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    if (!(kept[i >> 1 & 1] >> (i / 4 * 2 + (i & 1)) & 1)) s[i] = MINUS_INFINITY;
 }
 
 DEVICE void scale_rows(float (&o)[VALUE_WIDTH / 2], float row0, float row1) {

@@ -60,3 +60,5 @@ DEVICE u32 message_of(u32 base, u32 slot) {
 // packing each warpgroup has its own message. Its row 0 is that of the tile's
 // first warpgroup, computed backwards if the warpgroup has packed rows.
 enum { TILE_FINISH = 8 }; // shift, above the map
+// The call's number of a tile's row 0, from both halves of the tile's message.
+DEVICE int first_row(int4 t, int4 to) { return to.x * t.y + to.y; }

@@ -241,8 +241,9 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
   int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
   int at =
       p->offset + run->instances[x->instance].shift + base_of(run, x->position);
-  int low = greater(greater(in.low, run->key_low), x->position - p->left);
-  int high = lesser(in.high, run->key_high - x->away);
+  int low = greater(greater(in.low, p->low),
+                    greater(run->key_low, x->position - p->left));
+  int high = lesser(lesser(in.high, p->high), run->key_high - x->away);
   r.position = first_from(low, at, p->stride);
   r.count = 0;
   if (high > run->high) high = lesser(high, last + p->right + 1);

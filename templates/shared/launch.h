@@ -11,7 +11,7 @@
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
   DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
-  DIL_PARAMS_BYTES = 1592 /* of dil_params; C and CUDA C both check it */
+  DIL_PARAMS_BYTES = 1600 /* of dil_params; C and CUDA C both check it */
 };
 
 /* Types of inputs. */
@@ -53,6 +53,7 @@ typedef struct dil_params {
   float *state_o, *state_lse;
   float *partial;                /* [splits][those rows][2 + Dv]: m, l, sums */
   const int *lengths;            /* [B] or NULL */
+  const unsigned *seed_at;       /* in place of the seed below, or NULL */
   int B, N, M;                   /* of the whole sequence */
   int batches, rows;             /* of the call: batch rows, query rows */
   int first, step;               /* where they stand, where M keys are there */
@@ -105,7 +106,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2072 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2080 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */

@@ -41,6 +41,13 @@ DIL_INLINE float dil_modf(float a, float b) {
   return __fsub_rn(a, __fmul_rn(floorf(__fdiv_rn(a, b)), b));
 }
 
+/* tanh of a score by one power and one reciprocal, in both directions. Its
+ * error is 2e-7 at most, 6e-8 on average, of 1 and not of the result. */
+DIL_INLINE float dil_tanh(float x) {
+  float power = power_of_2(__fmul_rn(x, 2.885390081777926815f));
+  return fmaf(-2.0f, reciprocal(__fadd_rn(power, 1.0f)), 1.0f);
+}
+
 /* The integer at or below, within 32 bits; 0 of NaN. */
 DIL_INLINE int dil_whole(float a) { return __float2int_rd(a); }
 
@@ -58,9 +65,9 @@ DIL_INLINE unsigned dil_hash_step(unsigned x, int a) {
   return x ^ x >> 16;
 }
 
-/* The Hopper kernel asks many pairs at once: without branches, loads that they
- * share are made once. Elsewhere branches save registers. */
-#if PAIRWISE
+/* The Hopper kernels ask many pairs at once (EAGER): without branches, loads
+ * that they share are made once. Elsewhere branches save registers. */
+#if EAGER
 #define DIL_AND &
 #else
 #define DIL_AND &&
@@ -98,7 +105,7 @@ DIL_INLINE float dil_from_bf16(unsigned short x) {
 }
 
 /* Element x of an input; outside, 0. */
-#if PAIRWISE
+#if EAGER
 static __device__ const float dil_nothing = 0;
 #define DIL_FETCH(stored, x)                                                 \
   bool inside = dil_inside(in, rank, at);                                    \

@@ -6,6 +6,16 @@
 
 enum { DIL_DROP_ROW, DIL_DROP_KEY };
 
+/* The seed of a launch: where `seed_at` points to, else the launch's own. */
+struct dil_seed {
+  unsigned low, high;
+};
+template <typename launch>
+static __device__ __forceinline__ dil_seed seed_of(const launch &run) {
+  if (!run.seed_at) return {run.seed_low, run.seed_high};
+  return {run.seed_at[0], run.seed_at[1]};
+}
+
 /* The words of several rows or keys of a head: `word` brings their positions. */
 template <int count>
 static __device__ __forceinline__ void

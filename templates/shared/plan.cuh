@@ -19,6 +19,7 @@ struct dil_pass_row {
 struct dil_predicate_row {
   int left, right;       /* DIL_FAR: no bound */
   int masked;
+  int first, end;        /* the range of keys; DIL_FAR: no end */
 };
 struct dil_input_row {
   int dtype, rank;       /* dtype: DIL_INPUT_... */
@@ -48,7 +49,8 @@ struct dil_input_row {
 #define INPUTS 0
 __constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0}};
 __constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
-__constant__ dil_predicate_row dil_predicates[1] = {{DIL_FAR, 0, 0}};
+__constant__ dil_predicate_row dil_predicates[1] = {
+    {DIL_FAR, 0, 0, 0, DIL_FAR}};
 __constant__ dil_input_row dil_inputs[1] = {{0, 0}};
 __device__ const int dil_phases[BRANCHES * HEADS] = {0};
 #include "templates/shared/pair.cuh"

@@ -12,6 +12,12 @@ DIL_INLINE float power_of_2(float x) {
   return y;
 }
 
+DIL_INLINE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 DIL_INLINE float dil_from_f16(unsigned short x) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));

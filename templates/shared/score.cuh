@@ -32,7 +32,8 @@ struct dil_visit {
 DIL_INLINE bool window_holds(int predicate, int t, int j) {
   const dil_predicate_row &w = dil_predicates[predicate];
   return (w.right == DIL_FAR || j - t <= w.right) &&
-         (w.left == DIL_FAR || t - j <= w.left);
+         (w.left == DIL_FAR || t - j <= w.left) &&
+         range_holds(predicate, j, j);
 }
 
 DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
@@ -85,7 +86,10 @@ DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
   if ((right != DIL_FAR && first - box.t1 > right) ||
       (left != DIL_FAR && box.t0 - last > left))
     return DIL_EMPTY;
-  bool full = (right == DIL_FAR || last - box.t0 <= right) &&
+  int low = HOLDS_KEYS ? box.t0 : first, high = HOLDS_KEYS ? box.t1 : last;
+  if (!range_meets(predicate, low, high)) return DIL_EMPTY;
+  bool full = range_holds(predicate, low, high) &&
+              (right == DIL_FAR || last - box.t0 <= right) &&
               (left == DIL_FAR || box.t1 - first <= left);
 #if MASKED
   if (dil_predicates[predicate].masked) {
@@ -177,6 +181,9 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
         low = most(low, -floor_div((long long)left + away, v.keys.step));
     }
     unsigned mine = columns_below(high) & ~columns_below(low);
+    if (HOLDS_KEYS && predicate >= 0 &&
+        !range_holds(predicate, rows.t[r], rows.t[r]))
+      mine = 0;
     if (rows.valid[r]) bits |= mine << 2 * r;
   }
   return bits;
@@ -212,12 +219,13 @@ struct dil_row_words {
 DIL_INLINE dil_row_words row_words(const dil_params &p, const dil_tile &tile,
                                    const dil_rows &rows) {
   dil_row_words words;
+  dil_seed seed = seed_of(p);
 #pragma unroll 1
   for (int r = 0; r < 2; r++) {
     unsigned word =
         dil_drop_word(HOLDS_KEYS ? DIL_DROP_KEY : DIL_DROP_ROW,
                       tile.b + p.batch, r ? rows.h[1] : rows.h[0],
-                      r ? rows.t[1] : rows.t[0], p.seed_low, p.seed_high);
+                      r ? rows.t[1] : rows.t[0], seed.low, seed.high);
     if (r) words.of[1] = word;
     else words.of[0] = word;
   }
@@ -226,9 +234,10 @@ DIL_INLINE dil_row_words row_words(const dil_params &p, const dil_tile &tile,
 
 DIL_INLINE unsigned key_word(const dil_params &p, const dil_tile &tile, int h,
                              const dil_visit &v, int column) {
+  dil_seed seed = seed_of(p);
   return dil_drop_word(HOLDS_KEYS ? DIL_DROP_ROW : DIL_DROP_KEY, tile.b + p.batch, h,
-                       v.keys.start + (v.n + column) * v.keys.step, p.seed_low,
-                       p.seed_high);
+                       v.keys.start + (v.n + column) * v.keys.step, seed.low,
+                       seed.high);
 }
 
 /* Bits of the weights that dropout takes. `keys`: the words of the columns for

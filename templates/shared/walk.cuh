@@ -66,6 +66,17 @@ DIL_INLINE int window_right(int predicate) {
   return HOLDS_KEYS ? w.left : w.right;
 }
 
+/* Returns whether keys low..high may be in the range of a predicate, and
+ * whether all are. */
+DIL_INLINE bool range_meets(int predicate, int low, int high) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return high >= w.first && low < w.end;
+}
+DIL_INLINE bool range_holds(int predicate, int low, int high) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return low >= w.first && high < w.end;
+}
+
 /* Branches, as bits. */
 #if BRANCHES > 32
 typedef unsigned long long dil_set;
@@ -294,6 +305,13 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
       low = t.low - (long long)left;
     if (right != DIL_FAR && last + right + 1 < high)
       high = last + right + 1;
+    const dil_predicate_row &w = dil_predicates[row.predicate];
+    if (HOLDS_KEYS) {
+      if (!range_meets(row.predicate, t.low, (int)last)) high = low;
+    } else {
+      if (w.first > low) low = w.first;
+      if (w.end < high) high = w.end;
+    }
   }
   if (is_shard(p)) {
     long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;

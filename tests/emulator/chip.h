@@ -107,6 +107,11 @@ template <class T> static inline T atomicAdd(T *to, T more) {
   *to = was + more;
   return was;
 }
+template <class T> static inline T atomicMax(T *to, T other) {
+  T was = *to;
+  *to = was > other ? was : other;
+  return was;
+}
 template <class A, class B> static inline auto min(A a, B b) {
   return a < b ? a : b;
 }
@@ -189,6 +194,9 @@ static inline void ptx_mul_f32(float &d, float a, float b) { d = a * b; }
 PTX ptx_ex2_approx_ftz_f32(D &d, float x) {
   d = chip_flush(__builtin_exp2f(chip_flush(x)));
 }
+PTX ptx_rcp_approx_ftz_f32(D &d, float x) {
+  d = chip_flush(1 / chip_flush(x));
+}
 PTX ptx_lg2_approx_ftz_f32(D &d, float x) {
   d = __builtin_log2f(chip_flush(x));
 }
@@ -233,12 +241,18 @@ PTX ptx_fma_rn_f16x2(D &d, unsigned a, unsigned b, unsigned c) {
 static inline float chip_min(float a, float b) {
   return a != a || b != b ? a + b : a < b ? a : b;
 }
+static inline float chip_max(float a, float b) { return -chip_min(-a, -b); }
 PTX ptx_min_NaN_f32(D &d, float a, float b) { d = chip_min(a, b); }
-PTX ptx_min_NaN_bf16x2(D &d, unsigned a, unsigned b) {
-  d = chip_bf16(chip_min(chip_from_bf16(a), chip_from_bf16(b))) |
-      chip_bf16(chip_min(chip_from_bf16(a >> 16), chip_from_bf16(b >> 16)))
-          << 16;
-}
+PTX ptx_max_NaN_f32(D &d, float a, float b) { d = chip_max(a, b); }
+#define PTX_EXTREME(name, of)                                                  \
+  PTX ptx_##name##_NaN_##of##x2(D &d, unsigned a, unsigned b) {                \
+    d = chip_##of(chip_##name(chip_from_##of(a), chip_from_##of(b))) |         \
+        chip_##of(chip_##name(chip_from_##of(a >> 16),                         \
+                              chip_from_##of(b >> 16)))                        \
+            << 16;                                                             \
+  }
+PTX_EXTREME(min, bf16) PTX_EXTREME(max, bf16)
+PTX_EXTREME(min, f16) PTX_EXTREME(max, f16)
 PTX ptx_mov_u32(D &d, unsigned x) { d = x; }
 PTX ptx_mov_b32(D &d, unsigned x) { d = x; }
 PTX ptx_add_s32(D &d, int a, int b) { d = a + b; }

@@ -5,6 +5,7 @@
 #define DIL_TESTS_GPU_HOPPER_BENCH_H
 
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/hopper/hopper.h"
 #include "hopper_cases.h"
 #include "hopper_reference.h"
 #include <stdio.h>

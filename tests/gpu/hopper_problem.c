@@ -25,8 +25,9 @@ static void heads_of(const bench_case *c, int b, int *first, int *last) {
 void plan_fill(const bench_case *c, plan_data *p) {
   *p = (plan_data){.pass = {(1ull << c->branches) - 1, 1}};
   bool bounded = c->left >= 0 || c->right >= 0;
-  p->predicate = (dil_predicate){c->left < 0 ? DIL_ENDLESS : c->left,
-                                 c->right < 0 ? DIL_ENDLESS : c->right, false};
+  p->predicate =
+      (dil_predicate){c->left < 0 ? DIL_ENDLESS : c->left,
+                      c->right < 0 ? DIL_ENDLESS : c->right, false, 0, 0};
   for (int b = 0; b < c->branches; b++) {
     p->pass.period = multiple(p->pass.period, c->dilation[b]);
     p->branch[b] = (dil_branch){.segment = c->segment[b],

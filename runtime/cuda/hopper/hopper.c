@@ -20,15 +20,15 @@
 
 _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
                    offsetof(hopper_launch, classes) == 8448 &&
-                   offsetof(hopper_launch, instances) == 18240 &&
-                   offsetof(hopper_launch, by_interval) == 22592 &&
-                   offsetof(hopper_launch, class_count) == 23648 &&
-                   offsetof(hopper_launch, lengths) == 23728 &&
-                   offsetof(hopper_launch, o_data) == 23896 &&
-                   offsetof(hopper_launch, state_o) == 23960 &&
-                   offsetof(hopper_launch, live) == 23996 &&
-                   offsetof(hopper_launch, counters) == 26624 &&
-                   offsetof(hopper_launch, input) == 26712,
+                   offsetof(hopper_launch, instances) == 19776 &&
+                   offsetof(hopper_launch, by_interval) == 24128 &&
+                   offsetof(hopper_launch, class_count) == 25184 &&
+                   offsetof(hopper_launch, lengths) == 25264 &&
+                   offsetof(hopper_launch, o_data) == 25432 &&
+                   offsetof(hopper_launch, state_o) == 25496 &&
+                   offsetof(hopper_launch, live) == 25532 &&
+                   offsetof(hopper_launch, counters) == 28160 &&
+                   offsetof(hopper_launch, input) == 28256,
                "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -58,6 +58,7 @@ static dil_status hopper_make_table(const dil_table *from, int32_t pass,
   if (!t) return dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
   if (hopper_table_fill(from, pass, code->about.tile_keys, t, reason,
                         sizeof reason)) {
+    t->pairwise &= !code->about.knob[HOPPER_KNOB_SCORES];
     t->packs =
         nested && !t->pairwise && from->value_dim <= 64 &&
         code->about.tile_rows == HOPPER_PACKING_ROWS; /* like TILE_PACKING */
@@ -107,10 +108,17 @@ static hopper_form hopper_form_of(const cuda_run *r, int32_t pass,
                        .processors = r->device->facts.processors};
 }
 
-static void hopper_fill_call(const cuda_run *r, hopper_launch *l) {
+/* Whether scores keep the scale of products. */
+static bool hopper_has_scale(const cuda_run *r, const cuda_code *code) {
+  return !r->table->scored ||
+         code->about.knob[HOPPER_KNOB_FORM] == CUDA_SCORE_LINEAR;
+}
+
+static void hopper_fill_call(const cuda_run *r, const cuda_code *code,
+                             hopper_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const dil_call *c = r->call;
-  l->scale = r->table->scored ? log2_e : r->scale * log2_e;
+  l->scale = hopper_has_scale(r, code) ? r->scale * log2_e : log2_e;
   /* LOWEST and the slack stay below the score of any key. */
   l->slack = fminf(8 / l->scale, 1e30f);
   l->natural = r->scale;
@@ -119,6 +127,7 @@ static void hopper_fill_call(const cuda_run *r, hopper_launch *l) {
   l->batch = r->shard ? r->shard->batch : 0;
   l->head = r->shard ? r->shard->head : 0;
   cuda_inputs_fill(r, l->input);
+  l->seed_at = c->seed_at;
   l->seed_low = (unsigned)c->seed;
   l->seed_high = (unsigned)(c->seed >> 32);
   l->weight = r->drop ? r->weight / (float)(1 - r->table->dropout) : r->weight;
@@ -213,7 +222,7 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   memcpy(l, &s->launch, sizeof *l);
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
-  hopper_fill_call(r, l);
+  hopper_fill_call(r, code, l);
   hopper_fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
@@ -236,7 +245,8 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (r->shard && c->lengths) return "lengths of a shard";
   if (r->M == 0) return "no keys";
   if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";
-  if (!(r->scale > 0) && !t->scored) return "a scale that is not positive";
+  if (!(r->scale > 0) && hopper_has_scale(r, code))
+    return "a scale that is not positive";
   if (r->N < FEW_QUERIES) return "fewer than 64 queries";
   if (M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
   if (r->B > 1 << 16) return "more than 2^16 batch rows";

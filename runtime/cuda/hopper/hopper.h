@@ -8,6 +8,8 @@
 #include "runtime/tables/hopper_table.h"
 #include "templates/hopper/hopper_launch.h"
 
+extern const cuda_family cuda_hopper;
+
 /* Which rows of a sequence a call has, and which of them can see its keys. Two
  * of them are compared byte by byte. */
 typedef struct hopper_place {

@@ -121,7 +121,7 @@ static double tiles_visits(const hopper_table *table, const hopper_launch *l,
   double blocks = 0;
   for (int32_t i = k->range; i < k->range + k->ranges; i++) {
     const hopper_key_range *p = &l->ranges[i];
-    double length = l->keys;
+    double length = fmin(l->keys, (double)p->high - p->low);
     if (p->side < HOPPER_SHARED && p->outer)
       length = fmin(length, p->outer - (p->side ? p->inner : 0));
     length = fmin(length, (double)p->left + p->right + 1 +
@@ -241,7 +241,7 @@ hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M) {
 
 hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
                                 const dil_shard *shard, int64_t batches) {
-  static const dil_predicate none = {DIL_ENDLESS, DIL_ENDLESS, false};
+  static const dil_predicate none = {DIL_ENDLESS, DIL_ENDLESS, false, 0, 0};
   const dil_progression *q = &shard->queries, *k = &shard->keys;
   hopper_place at = {.batches = batches, .rows = q->count, .first = q->first,
                      .low = INT64_MAX, .high = INT64_MIN,

@@ -34,6 +34,17 @@ typedef struct kernel_case {
   {.batch = 4, .queries = n, .keys = m, .seed = 7, .layout = how, \
    .lengths = ragged}
 
+/* Some values are not finite: pairs that do not count must not
+ * read them. */
+static double bad_values(int32_t tensor, const int64_t *at, double number) {
+  static const double bad[] = {NAN, INFINITY, -INFINITY};
+  bool here = at[1] % 97 == 9 && at[3] == at[1] % 3;
+  return tensor == 2 && here ? bad[at[1] % 3] : number;
+}
+#define BAD(b, n, m, how) \
+  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
+   .element = bad_values}
+
 static const kernel_case cases[] = {
     /* head sizes */
     {P(BF16(256), "branch { segment 600; }"), 0, SHAPE(1, 1300, 1300, 0)},
@@ -213,6 +224,46 @@ static const kernel_case cases[] = {
     {P(F16(64), "score i < 300 ? (i % 2 == 0 ? -1e12 : -2e38) : s; "
                 "branch { segment 300; } branch { segment 600; dilation 2; }"),
      0, SHAPE(1, 700, 700, 0)},
+    /* linear scores: of the distance, its size, the key, the row alone; steep
+     * ones; with merged keys, packed rows, sinks, states, lengths, masks */
+    {P(BF16(64), "score s - 0.1 * (h + 1) * abs(i - j); branch { }"), 0,
+     SHAPE(1, 300, 500, 0)},
+    {P(BF16(64), "causal; score s - (h + 1) * 0.01 * abs(i - j); " LONG), 0,
+     SHAPE(3, 2900, 3100, 1)},
+    {P(F16(128), "input slope : f32[H]; score s + slope[h] * (i - j); "
+                 "branch { window 100, 99; }"), 0, SHAPE(2, 700, 600, 1)},
+    {P(BF16(64), "sink 0.5; score s + 0.01 * j - 0.02 * i; score s + i % 3; "
+                 "branch { segment 512; }"), 0, SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(256), "causal; score s + h - i % 5; branch { }"), 0,
+     SHAPE(1, 500, 600, 0)},
+    {P(BF16(64), "causal; score s - 40.5 * (i - j); branch { dilation 3; }"),
+     0, SHAPE(1, 900, 900, 0)},
+    {P(BF16(64), "causal; score s - 0.3 * (i - j); " THREE), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "combine mean; causal; score 0.25 * j + s; " CROSSING), 0,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "causal; score s - (M - h) * 0.0001 * (i - j); branch { }"),
+     0, RAGGED(1100, 1100, 0)},
+    {P(BF16(64), "causal; mask (i - j) % 3 != 1; score s - 0.1 * (i - j); "
+                 "branch { }"), 0, SHAPE(1, 500, 500, 0)},
+    {P("heads 2; head_dim 192 value 128; dtype f16;",
+       "score s * 0.5 - abs(i - j) % 7; branch { window 300, 2; }"), 0,
+     SHAPE(1, 500, 500, 0)},
+    /* capped scores: with one peak for all rows, and without */
+    {P(BF16(64), "causal; score 30 * tanh(s / 30); " LONG), 0,
+     SHAPE(3, 2900, 3100, 0)},
+    {P(BF16(64), "scale 100; score 30 * tanh(s / 30); sink -20.0; "
+                 "branch { window 99, 2; }"), 0, SHAPE(2, 700, 700, 1)},
+    {P(F16(128), "scale -3; score tanh(0.5 * s) * 20; branch { }"), 0,
+     SHAPE(1, 500, 600, 0)},
+    {P(BF16(256), "causal; score 50 * tanh(s / 50); branch { }"), 0,
+     SHAPE(1, 500, 500, 0)},
+    {P(BF16(64), "score 30 * tanh(s / 30); " THREE), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(BF16(64), "causal; score 30 * tanh(s / 30); branch { }"), 0,
+     RAGGED(1100, 1300, 0)},
+    {P(BF16(64), "score 30 * tanh(s / 30); mask j % 3 != i % 2; branch { }"),
+     0, SHAPE(1, 500, 500, 0)},
     /* sinks of branches, among them one that selects every second row */
     {P(BF16(64), "causal; sink 0.25; branch { segment 256; } "
                  "branch { segment 512; dilation 2; sink 0.5 * h - i % 3; }"),
@@ -229,17 +280,18 @@ static const kernel_case cases[] = {
     {P(BF16(64), "input w : bf16[M]; input k : u8[H, M]; causal; "
                  "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
+    /* values that are not finite behind the edges of windows */
+    {P(BF16(64), "causal; branch { }"), 0, BAD(2, 500, 700, 1)},
+    {P(F16(64), "branch { window 99, 40; }"), 0, BAD(1, 900, 900, 0)},
+    {P(BF16(64), "causal; " LONG), 0, BAD(1, 2900, 3100, 1)},
+    {P(BF16(128), "branch { window 200, 0; }"), 0, BAD(2, 700, 700, 0)},
+    {P(BF16(256), "causal; branch { segment 300; }"), 0,
+     BAD(1, 500, 600, 0)},
+    {P(BF16(64), "causal; score s - 0.1 * (i - j); branch { }"), 0,
+     BAD(1, 500, 500, 0)},
+    {P(BF16(64), "causal; score 30 * tanh(s / 30); branch { }"), 0,
+     BAD(1, 500, 500, 0)},
 };
-/* Some values are not finite: dropped pairs must not read them. */
-static double bad_values(int32_t tensor, const int64_t *at, double number) {
-  static const double bad[] = {NAN, INFINITY, -INFINITY};
-  bool here = at[1] % 97 == 9 && at[3] == at[1] % 3;
-  return tensor == 2 && here ? bad[at[1] % 3] : number;
-}
-#define BAD(b, n, m, how) \
-  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
-   .element = bad_values}
-
 /* Patterns with dropout: calls that train, and the same that do not. */
 static const kernel_case dropping[] = {
     {P(BF16(64), "dropout 0.3; causal; branch { }"), 0, SHAPE(2, 700, 700, 1)},
@@ -279,6 +331,10 @@ static const kernel_case dropping[] = {
      SHAPE(1, 500, 500, 0)},
     {P(F16(128), "dropout 0.3; score 20 * tanh(s / 20); " THREE), 0,
      SHAPE(1, 1100, 1100, 0)},
+    {P(BF16(64), "dropout 0.3; causal; score s - 0.1 * (i - j); " LONG), 0,
+     SHAPE(1, 2500, 2500, 0)},
+    {P(BF16(64), "dropout 0.3; score 30 * tanh(s / 30); branch { }"), 0,
+     BAD(2, 500, 700, 1)},
     {P(BF16(64), "dropout 0.3; combine union; branch { window 30, 0; } "
                  "branch { segment 1024; dilation 2; }"), 0,
      SHAPE(1, 1100, 1100, 0)},

@@ -74,9 +74,9 @@ START_TEST(sections) {
   int64_t packed = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
     s->branch[b].predicate = 0;
-  s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false};
-  ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
-                              sizeof reason));
+  s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false, 0, 0};
+  ck_assert(
+      hopper_table_fill(&s->table, 0, 128, &s->made, reason, sizeof reason));
   s->place = hopper_place_whole(s->B, s->N, s->M);
   s->made.packs = true;
   ck_assert(hopper_tiles_fill(&s->made, &s->place, 192, &s->launch));

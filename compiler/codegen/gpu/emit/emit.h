@@ -27,6 +27,15 @@ void put_template(source_text *s, const char *name);
  *         the sum of a branch's sinks (of the pattern's: BRANCHES), where it has
  *         some */
 void put_expressions(source_text *s, const plan *p);
+/* The form of the plan's score chain, where it is the only one (compiler/pattern/score_form.h):
+ * SCORE_FORM is SCORE_ANY, SCORE_LINEAR or SCORE_CAPPED.
+ *   linear: SCORE_SLOPES, SCORE_ROWS: there are slopes, and addends of the row;
+ *     SCORE_DISTANCE: DISTANCE_KEY, DISTANCE_AWAY or DISTANCE_SIZE
+ *     float dil_slope(const dil_pair &at), of natural scores
+ *     float dil_row_score(int i, const dil_pair &at)
+ *   capped: SCORE_CAP and SCORE_RATE, as f32 */
+void put_score_form(source_text *s, const plan *p);
+score_kind score_kind_of(const plan *p);
 /* Of a backward plan:
  *   float dil_chain_slope(int chain, float &s, int i, int j, const dil_pair &at)
  *         the derivative of a chain by its score; s becomes the chain's */

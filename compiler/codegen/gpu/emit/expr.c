@@ -44,6 +44,17 @@ static const char *const signs[EXPR_OP_COUNT] = {
 
 static void put_value(source_text *s, const plan *p, const expr *e);
 
+static bool uses(const expr *e, expr_op leaf) {
+  if (e->op == leaf) return true;
+  for (int32_t k = 0; k < e->count; k++)
+    if (uses(e->arg[k], leaf)) return true;
+  return false;
+}
+
+static bool is_number(const expr *e) {
+  return e->op == EXPR_REAL || e->op == EXPR_INT;
+}
+
 void put_f32(source_text *s, const plan *p, const expr *e) {
   if (e->type == TYPE_F32) {
     put_value(s, p, e);
@@ -140,7 +151,51 @@ static bool put_power(source_text *s, const plan *p, const expr *e) {
   return true;
 }
 
+/* Whether a score goes into an operator that may turn a rounding into a
+ * step. */
+static bool has_steps(const expr *e) {
+  bool step = e->op == EXPR_TO_INT || e->op == EXPR_FLOOR ||
+              e->op == EXPR_CEIL || e->op == EXPR_MOD;
+  if (step && uses(e, EXPR_S_)) return true;
+  for (int32_t k = 0; k < e->count; k++)
+    if (has_steps(e->arg[k])) return true;
+  return false;
+}
+
+static bool is_smooth(const plan *p) {
+  for (int32_t c = 0; c < p->table.chain_count; c++)
+    for (expr **x = p->chain[c]; *x; x++)
+      if (has_steps(*x)) return false;
+  return true;
+}
+
+/* Functions of the score need not round as masks do. tanh takes two
+ * instructions of a unit that has few, and a quotient by a number becomes a
+ * product. */
+static bool put_of_score(source_text *s, const plan *p, const expr *e) {
+  if (e->type != TYPE_F32 || !uses(e->arg[0], EXPR_S_)) return false;
+  if ((e->op != EXPR_TANH && e->op != EXPR_DIV) || !is_smooth(p)) return false;
+  if (e->op == EXPR_TANH) {
+    put(s, "dil_tanh(");
+    put_f32(s, p, e->arg[0]);
+  } else if (e->op == EXPR_DIV && is_number(e->arg[1])) {
+    const expr *by = e->arg[1];
+    float inverse =
+        (float)(1 / (by->op == EXPR_INT ? (double)by->integer : by->real));
+    if (!isnormal(inverse)) return false;
+    put(s, "__fmul_rn(");
+    put_f32(s, p, e->arg[0]);
+    put(s, ", ");
+    put_constant(s, inverse);
+  } else {
+    return false;
+  }
+  put(s, ")");
+  return true;
+}
+
 static void put_value_call(source_text *s, const plan *p, const expr *e) {
+  if (put_of_score(s, p, e)) return;
   bool real = e->type == TYPE_F32;
   const char *name = real ? calls[e->op].real : calls[e->op].integer;
   size_t length = strlen(name);
@@ -259,22 +314,11 @@ void put_slopes(source_text *s, const plan *p) {
   put(s, "  }\n  return slope;\n}\n");
 }
 
-static bool uses_key(const expr *e) {
-  if (e->op == EXPR_J_) return true;
-  for (int32_t k = 0; k < e->count; k++)
-    if (uses_key(e->arg[k])) return true;
-  return false;
-}
-
-static bool is_number(const expr *e) {
-  return e->op == EXPR_REAL || e->op == EXPR_INT;
-}
-
 static bool hides(const expr *e) {
   if (e->op == EXPR_LOG || (e->op == EXPR_REAL && isinf(e->real))) return true;
   if (e->type == TYPE_F32 && e->op == EXPR_DIV && !is_number(e->arg[1]))
     return true;
-  if (e->type == TYPE_F32 && e->op == EXPR_INPUT && uses_key(e)) return true;
+  if (e->type == TYPE_F32 && e->op == EXPR_INPUT && uses(e, EXPR_J_)) return true;
   for (int32_t k = 0; k < e->count; k++)
     if (hides(e->arg[k])) return true;
   return false;

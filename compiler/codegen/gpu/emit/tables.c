@@ -95,9 +95,13 @@ static void put_predicates(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_predicate_row dil_predicates[%d] = {\n",
       t->predicate_count ? t->predicate_count : 1);
   for (int32_t i = 0; i < t->predicate_count; i++)
-    put(s, "  {%lld, %lld, %d},\n", (long long)bound(t->predicates[i].left),
-        (long long)bound(t->predicates[i].right), t->predicates[i].masked);
-  put(s, t->predicate_count ? "};\n" : "  {DIL_FAR, DIL_FAR, 0}};\n");
+    put(s, "  {%lld, %lld, %d, %lld, %lld},\n",
+        (long long)bound(t->predicates[i].left),
+        (long long)bound(t->predicates[i].right), t->predicates[i].masked,
+        (long long)bound(t->predicates[i].key_first),
+        (long long)bound(dil_predicate_end(&t->predicates[i])));
+  put(s,
+      t->predicate_count ? "};\n" : "  {DIL_FAR, DIL_FAR, 0, 0, DIL_FAR}};\n");
 }
 
 void put_tables(source_text *s, const plan *p) {

@@ -1,12 +1,26 @@
 /* hopper_pair.c - the strategy for Hopper (sm_90a) with masks or scores:
  * templates/hopper/hopper.cu after the plan's tables and expressions.
  *
- * In: a plan with such passes. Out: a kernel for this plan alone. The first
+ * In: a plan with such passes. Out: a kernel for this plan alone. Where masks
+ * decide over pairs, its planner and its loop ask them. Where only scores are
+ * rewritten, they are those of patterns without masks and scores. The first
  * configuration leaves the planner and the consumers enough registers for most
  * expressions; later configurations change the split or the tile. */
 #include "hopper_config.h"
+#include "runtime/tables/hopper_table.h"
 
-static const hopper_config rows[] = {
+static const hopper_config score_rows[] = {
+    {64, 3, 128, 4, 2, 1, 32, 160, 0},  {64, 3, 128, 4, 2, 1, 56, 152, 0},
+    {64, 2, 128, 4, 2, 1, 40, 232, 0},  {64, 2, 64, 4, 2, 1, 88, 208, 0},
+    {96, 2, 128, 3, 2, 1, 40, 232, 0},  {96, 2, 64, 4, 2, 1, 88, 208, 0},
+    {128, 2, 128, 2, 2, 1, 40, 232, 0}, {128, 2, 64, 4, 2, 1, 40, 232, 0},
+    {128, 2, 64, 3, 2, 1, 88, 208, 0},  {192, 2, 128, 2, 1, 0, 40, 232, 0},
+    {192, 2, 112, 2, 1, 0, 40, 232, 0}, {192, 2, 96, 2, 1, 0, 40, 232, 0},
+    {192, 2, 64, 2, 1, 0, 40, 232, 0},  {256, 2, 80, 2, 1, 0, 40, 232, 0},
+    {256, 2, 64, 2, 1, 0, 40, 232, 0},
+};
+
+static const hopper_config mask_rows[] = {
     {64, 2, 128, 4, 2, 1, 104, 200, 0}, {64, 2, 128, 4, 2, 1, 152, 176, 0},
     {64, 2, 64, 4, 2, 1, 152, 176, 0},  {128, 2, 128, 2, 2, 1, 88, 208, 0},
     {128, 2, 64, 4, 2, 1, 104, 200, 0}, {128, 2, 64, 4, 2, 1, 136, 184, 0},
@@ -33,31 +47,79 @@ static bool hopper_pair_fits(const hopper_config *s, int32_t tall, char *reason,
   return false;
 }
 
-static const hopper_configs shapes = {rows,
-                                      sizeof rows / sizeof *rows,
-                                      true,
-                                      "masks or scores with ",
-                                      hopper_pair_adapt,
-                                      hopper_pair_fits};
+static const hopper_configs mask_shapes = {mask_rows,
+                                           sizeof mask_rows / sizeof *mask_rows,
+                                           true,
+                                           "masks or scores with ",
+                                           hopper_pair_adapt,
+                                           hopper_pair_fits};
+
+static const hopper_configs score_shapes = {score_rows,
+                                            sizeof score_rows /
+                                                sizeof *score_rows,
+                                            true,
+                                            "scores with ",
+                                            hopper_pair_adapt,
+                                            hopper_pair_fits};
+
+/* Whether nothing but one score chain, which hides no pair, decides over
+ * pairs. */
+static bool hopper_only_scores(const plan *p) {
+  const dil_table *t = &p->table;
+  if (!t->scored || t->chain_count != 1 || is_hiding(p)) return false;
+  for (int32_t i = 0; i < t->pass_count && i < 64; i++)
+    if (hopper_asks_pairs(t, i)) return false;
+  return true;
+}
+
+static const hopper_configs *hopper_pair_shapes(const plan *p) {
+  return hopper_only_scores(p) ? &score_shapes : &mask_shapes;
+}
 
 static bool hopper_pair_can(const gpu_request *r, char *reason, size_t size) {
-  return hopper_config_can(r, &shapes, reason, size);
+  return hopper_config_can(r, hopper_pair_shapes(r->common.plan), reason, size);
+}
+
+static void hopper_pair_describe(const plan *p, bool alone,
+                                 dil_cuda_code *code) {
+  static const int32_t forms[] = {[SCORE_ANY] = CUDA_SCORE_ANY,
+                                  [SCORE_LINEAR] = CUDA_SCORE_LINEAR,
+                                  [SCORE_CAPPED] = CUDA_SCORE_CAPPED};
+  const dil_table *t = &p->table;
+  score_kind kind = t->scored ? score_kind_of(p) : SCORE_ANY;
+  code->knob[HOPPER_KNOB_SCORES] = alone;
+  code->knob[HOPPER_KNOB_FORM] = forms[kind];
+  snprintf(code->variant, sizeof code->variant, "hopper %s %s%s %dx%d d%d",
+           alone ? "scores" : "pairs",
+           code->knob[HOPPER_KNOB_DROPS] ? "dropout " : "",
+           dil_dtype_name(t->dtype), code->tile_rows, code->tile_keys,
+           t->head_dim);
 }
 
 static bool hopper_pair_write(const gpu_request *r, int32_t variant,
                               int32_t fallback, dil_cuda_code *code,
                               source_text *text) {
   hopper_config s;
-  if (!hopper_config_write(r, &shapes, variant, fallback, &s, code, text))
+  const plan *p = r->common.plan;
+  bool alone = hopper_only_scores(p);
+  if (!hopper_config_write(r, hopper_pair_shapes(p), variant, fallback, &s,
+                           code, text))
     return false;
-  put(text, "#define PAIRWISE 1\n#define CHAINS %d\n",
-      r->common.plan->table.chain_count);
+  hopper_pair_describe(p, alone, code);
+  put(text, "#define EAGER 1\n#define PAIRWISE %d\n#define CHAINS %d\n", !alone,
+      p->table.chain_count);
   put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
       s.producer, s.consumer);
-  put_tables(text, r->common.plan);
-  put_expressions(text, r->common.plan);
-  put_cover(text, r->common.plan);
-  put_mask_bits(text, r->common.plan);
+  if (alone)
+    put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
+        s.staged);
+  put_tables(text, p);
+  put_expressions(text, p);
+  if (!alone) {
+    put_cover(text, p);
+    put_mask_bits(text, p);
+  }
+  if (p->table.scored) put_score_form(text, p);
   hopper_config_put_dropout(r, &s, text);
   put_template(text, "templates/hopper/hopper.cu");
   return true;
