@@ -8,40 +8,14 @@
  * and o of each pass. Under `gradient detached` a pass is one branch: its own o
  * is made so, and the lse stays the joint one. Gradients that several passes
  * make are summed in f32. */
-#include "input_sums.h"
-#include "kernel.h"
+#include "backward.h"
+#include "general.h"
 #include "spans.h"
 #include "workspace.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/hopper_gradient.h"
 #include "runtime/rowset/walk.h"
-
-typedef struct backward_codes {
-  const cuda_code *q, *k, *v;
-  const cuda_code *inputs;  /* NULL: no gradient of an input that scores read */
-  const cuda_code *fast_q, *fast_keys; /* NULL: there are none */
-  const cuda_code *general; /* bounds and states */
-} backward_codes;
-
-/* Where everything lies in the workspace. */
-typedef struct backward_layout {
-  int64_t facts, spoiled, state_o, state_lse, sums[3], inputs, bounds, pass;
-  int64_t end;
-} backward_layout;
-
-typedef struct backward_run {
-  dil_cuda_kernel *kernel;
-  const dil_backward_call *call;
-  dil_call seen;   /* the forward call; its o is dO */
-  cuda_run run;    /* of `seen` */
-  dil_shard whole; /* the whole call as a shard */
-  backward_codes codes;
-  backward_layout at;
-  gradient_run gradient;
-  input_sums inputs;
-  char *sums;      /* memory of the sums of inputs */
-} backward_run;
 
 /* The joint lse is made again. */
 static bool backward_makes_lse(const backward_run *b) {
@@ -67,9 +41,8 @@ static dil_status backward_refuse(const dil_cuda_kernel *kernel) {
   return DIL_OK;
 }
 
-static dil_status backward_check(dil_cuda_kernel *kernel,
-                                 const dil_backward_call *call,
-                                 backward_run *b) {
+dil_status backward_check(dil_cuda_kernel *kernel,
+                          const dil_backward_call *call, backward_run *b) {
   *b = (backward_run){.kernel = kernel, .call = call, .seen = call->forward};
   dil_status status = kernel_check_call(kernel, &call->forward, NULL, &b->run);
   if (!status) status = backward_refuse(kernel);
@@ -86,6 +59,19 @@ static bool backward_wants_scores(const backward_run *b) {
   return false;
 }
 
+static dil_status backward_have_fast_codes(backward_run *b) {
+  cuda_codes *codes = &b->kernel->codes;
+  backward_codes *of = &b->codes;
+  bool drop = b->run.drop;
+  dil_status status =
+      codes_take_fast_gradient(codes, GRADIENT_Q, drop, &of->fast_q);
+  if (!status)
+    status = codes_take_fast_gradient(codes, GRADIENT_K, drop, &of->fast_k);
+  if (!status)
+    status = codes_take_fast_gradient(codes, GRADIENT_V, drop, &of->fast_v);
+  return status;
+}
+
 static dil_status backward_have_codes(backward_run *b) {
   cuda_codes *codes = &b->kernel->codes;
   backward_codes *of = &b->codes;
@@ -94,10 +80,7 @@ static dil_status backward_have_codes(backward_run *b) {
   if (!status) status = codes_take_gradient(codes, GRADIENT_V, &of->v);
   if (!status && backward_wants_scores(b))
     status = codes_take_gradient(codes, GRADIENT_INPUTS, &of->inputs);
-  if (!status)
-    status = codes_take_fast_gradient(codes, GRADIENT_Q, &of->fast_q);
-  if (!status)
-    status = codes_take_fast_gradient(codes, GRADIENT_K, &of->fast_keys);
+  if (!status) status = backward_have_fast_codes(b);
   if (!status && backward_has_states(b))
     status = kernel_load_passes(b->kernel, &b->run);
   if (!status && (backward_has_states(b) || cuda_bounds_bytes(&b->run)))
@@ -149,8 +132,8 @@ static dil_status backward_lay_out(backward_run *b) {
   int64_t states = backward_has_states(b) ? rows : 0;
   dil_status status = backward_forward_bytes(b, &pass);
   at->facts = 0;
-  at->spoiled = round_up(rows * DIL_FACTS * 4, 256);
-  at->state_o = at->spoiled + 256;
+  at->fast = round_up(rows * DIL_FACTS * 4, 256);
+  at->state_o = at->fast + round_up(hopper_gradient_bytes(&b->run), 256);
   at->state_lse =
       at->state_o +
       round_up(states * backward_outputs(t) * t->value_dim * 4, 256);
@@ -285,8 +268,7 @@ static dil_status backward_run_pass(backward_run *b, int32_t p) {
  * those of branches. */
 static dil_status backward_run_sinks(backward_run *b, bool own,
                                      uint64_t branches) {
-  return input_sums_sinks(&b->gradient, &b->inputs, own, branches,
-                          b->codes.q);
+  return input_sums_sinks(&b->gradient, &b->inputs, own, branches, b->codes.q);
 }
 
 static dil_status backward_make_facts(backward_run *b) {
@@ -343,19 +325,34 @@ static dil_status backward_run_fast_code(backward_run *b, int32_t p,
   return status;
 }
 
+const char *backward_fast_refusal(const backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  const dil_backward_call *c = b->call;
+  const gradient_run g = {.of = &b->run,
+                          .o = c->forward.o,
+                          .lse_gradient = &c->lse,
+                          .q = {.to = &c->dq},
+                          .k = {.to = &c->dk},
+                          .v = {.to = &c->dv}};
+  if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
+    return "no such kernel was made";
+  if (codes->inputs) return "gradients of an input that scores read";
+  return hopper_gradient_refusal(&g);
+}
+
 /* Runs the fast kernels where the call suits them. The general kernels then
  * work only if some sum was not finite: they keep such numbers apart. */
 static dil_status backward_run_fast(backward_run *b) {
   const backward_codes *codes = &b->codes;
   gradient_run *g = &b->gradient;
-  hopper_gradient_space space = {
-      g->facts, (unsigned *)(void *)((char *)g->facts + b->at.spoiled)};
-  if (!codes->fast_q || !codes->fast_keys || codes->inputs ||
-      hopper_gradient_refusal(g))
-    return DIL_OK;
+  hopper_gradient_space space =
+      hopper_gradient_place(g, (char *)g->facts + b->at.fast);
+  if (backward_fast_refusal(b)) return DIL_OK;
   dil_status status = hopper_gradient_facts(g, &space, codes->fast_q);
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
-    status = backward_run_fast_code(b, p, &space, codes->fast_keys);
+    status = backward_run_fast_code(b, p, &space, codes->fast_k);
+    if (!status && codes->fast_v != codes->fast_k)
+      status = backward_run_fast_code(b, p, &space, codes->fast_v);
     if (!status) status = backward_run_fast_code(b, p, &space, codes->fast_q);
   }
   g->only_if = space.spoiled;
@@ -411,8 +408,7 @@ static dil_status backward_run_all(backward_run *b) {
 
 /* ---- a call -------------------------------------------------------------- */
 
-/* All that comes before the device has work to do. */
-static dil_status backward_prepare(backward_run *b) {
+dil_status backward_prepare(backward_run *b) {
   const cuda_run *r = &b->run;
   b->whole = (dil_shard){.queries = {r->M - r->N, 1, r->N},
                          .keys = {0, 1, r->M},

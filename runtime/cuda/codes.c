@@ -1,22 +1,25 @@
 /* codes.c - see codes.h. In: codes, with their cubins or with a function that
  * makes them. Out: loaded codes, and the code that a pass of a call takes. */
 #include "codes.h"
+#include "general.h"
+#include "gradient.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/hopper/hopper.h"
+#include "runtime/cuda/hopper/hopper_gradient.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
 
-static const cuda_family *const families[] = {
-    &cuda_hopper,        &cuda_general,         &cuda_gradient,
-    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_peak,
-    &cuda_rows};
-
 /* runtime/cuda/ring/rows.c launches this family. */
-const cuda_family cuda_rows = {.name = "rows",
-                               .entry = {[ROWS_MOVE] = "dil_rows_move",
-                                         [ROWS_RANDOM] =
-                                             "dil_rows_random_fill"}};
+static const cuda_family rows = {
+    .name = "rows",
+    .entry = {
+        [ROWS_MOVE] = "dil_rows_move", [ROWS_RANDOM] = "dil_rows_random_fill"}};
+
+static const cuda_family *const families[] = {
+    &cuda_hopper,          &cuda_general, &cuda_gradient, &cuda_gradient_keys,
+    &cuda_hopper_gradient, &cuda_peak,    &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 
@@ -45,8 +48,10 @@ static dil_status code_describe(const dil_cuda_code *from, cuda_code *code) {
   *code = (cuda_code){.about = *from, .family = codes_family(from->family)};
   code->about.cubin = NULL;
   if (!code->family)
-    return dil_fail(DIL_UNSUPPORTED, "no kernels of family '%s' in this run "
-                    "time", from->family);
+    return dil_fail(DIL_UNSUPPORTED,
+                    "no kernels of family '%s' in this run "
+                    "time",
+                    from->family);
   code->about.family = code->family->name; /* the caller owns its string */
   return DIL_OK;
 }
@@ -176,8 +181,8 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* Returns whether a code makes one of these gradients, by the fast kernels or by
- * the general ones. */
+/* Returns whether a code makes one of these gradients, by the fast kernels or
+ * by the general ones. */
 static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
   bool found = fast ? code->family == &cuda_hopper_gradient
                     : code->family == &cuda_gradient ||
@@ -185,13 +190,16 @@ static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
   return found && code->about.knob[GRADIENT_KNOB_MAKES] & makes;
 }
 
-/* Loads the first such code; NULL: there is none. */
+/* Loads the first such code; NULL: there is none. The general ones take calls
+ * with and without dropout. */
 static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
-                                      bool fast, const cuda_code **code) {
+                                      bool fast, bool drop,
+                                      const cuda_code **code) {
   *code = NULL;
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *one = atomic_load(&codes->now[i]);
     if (!one || !code_makes(one, makes, fast)) continue;
+    if (fast && drop != (one->about.knob[GRADIENT_KNOB_DROPS] != 0)) continue;
     dil_status status = codes_ensure(codes, i);
     *code = status ? NULL : atomic_load(&codes->now[i]);
     return status;
@@ -199,14 +207,14 @@ static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
   return DIL_OK;
 }
 
-dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
+dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes, bool drop,
                                     const cuda_code **code) {
-  return codes_find_gradient(codes, makes, true, code);
+  return codes_find_gradient(codes, makes, true, drop, code);
 }
 
 dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
                                const cuda_code **code) {
-  dil_status status = codes_find_gradient(codes, makes, false, code);
+  dil_status status = codes_find_gradient(codes, makes, false, false, code);
   if (status || *code) return status;
   return dil_fail(DIL_UNSUPPORTED, "'%s' has no kernel for gradients here",
                   codes->table->name);

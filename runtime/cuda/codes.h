@@ -10,18 +10,24 @@
 
 enum { CODES_MAX = 16 };
 
+/* The family "peak" measures the device; no pass takes it. */
+extern const cuda_family cuda_peak;
+/* Entries of the family "rows", which packs, spreads and fills rows for ranks
+ * of a ring; no pass takes it. */
+enum { ROWS_MOVE, ROWS_RANDOM };
+
 typedef struct cuda_codes {
   dil_cuda *device;
   const dil_table *table;
-  dil_more more;           /* makes a missing cubin; NULL: none is missing */
-  const void *context;     /* of `more` */
+  dil_more more;       /* makes a missing cubin; NULL: none is missing */
+  const void *context; /* of `more` */
   int32_t count;
   /* The codes that calls choose from. A promised code, which is still being
    * compiled, has no library; the loaded code replaces it once. NULL: the
    * compiler refused the code. */
   cuda_code *_Atomic now[CODES_MAX];
   cuda_code loaded[CODES_MAX], promised[CODES_MAX];
-  pthread_mutex_t lock;    /* held while a promised code is loaded */
+  pthread_mutex_t lock; /* held while a promised code is loaded */
 } cuda_codes;
 
 /* Loads the codes that have their cubin. The caller closes the codes after a
@@ -42,8 +48,9 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
  * there is none. */
 dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
                                const cuda_code **code);
-/* Finds the code of the fast kernels for it; NULL: there is none. */
-dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
+/* Finds the code of the fast kernels for it, with or without dropout; NULL:
+ * there is none. */
+dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes, bool drop,
                                     const cuda_code **code);
 /* Waits for the last code. It has the kernels that compute bounds and that
  * begin and end states. */

@@ -55,6 +55,17 @@ dil_status kernel_backward_time(dil_cuda_kernel *kernel,
                                 const dil_backward_call *call,
                                 double *seconds);
 
+/* ---- backward_estimate.c ------------------------------------------------- */
+
+dil_status kernel_backward_describe(dil_cuda_kernel *kernel,
+                                    const dil_backward_call *call,
+                                    dil_backward_facts *out);
+dil_status kernel_backward_estimate(const dil_cuda_facts *facts,
+                                    const dil_table *table,
+                                    const dil_cuda_code *code, int32_t count,
+                                    const dil_backward_call *call,
+                                    dil_backward_facts *out);
+
 /* ---- kernel.c ------------------------------------------------------------ */
 
 dil_status kernel_time(dil_cuda_kernel *kernel, const dil_call *call,

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static cuda_run estimate_run(const dil_cuda_kernel *k, const dil_cuda *device,
+cuda_run kernel_estimate_run(const dil_cuda_kernel *k, const dil_cuda *device,
                              const dil_call *call, const dil_shard *shard) {
   const dil_table *t = k->table;
   return (cuda_run){.device = device,
@@ -76,24 +76,33 @@ static void estimate_states(const dil_cuda_kernel *k, cuda_run *r,
                  (t->value_dim + 1) * (int64_t)sizeof(float);
 }
 
+dil_status kernel_estimate_open(dil_cuda_kernel *k, const dil_table *table,
+                                const dil_cuda_code *code, int32_t count) {
+  *k = (dil_cuda_kernel){.table = table};
+  k->chained = calloc((size_t)table->heads, sizeof *k->chained);
+  if (!k->chained)
+    return dil_fail(DIL_MEMORY, "no memory for an estimate of '%s'",
+                    table->name);
+  kernel_count_passes(k);
+  return codes_open(&k->codes, NULL, table, code, count, NULL, NULL);
+}
+
+void kernel_estimate_close(dil_cuda_kernel *k) {
+  if (k->chained) codes_close(&k->codes);
+  free(k->chained);
+}
+
 dil_status kernel_estimate(const dil_cuda_facts *facts, const dil_table *table,
                            const dil_cuda_code *code, int32_t count,
                            const dil_call *call, const dil_shard *shard,
                            dil_cuda_estimate *out) {
   const dil_cuda device = {.facts = *facts};
-  dil_cuda_kernel k = {.table = table};
+  dil_cuda_kernel k;
   *out = (dil_cuda_estimate){.opening = -1};
-  k.chained = calloc((size_t)table->heads, sizeof *k.chained);
-  if (!k.chained)
-    return dil_fail(DIL_MEMORY, "no memory for an estimate of '%s'",
-                    table->name);
-  kernel_count_passes(&k);
-  dil_status status =
-      codes_open(&k.codes, NULL, table, code, count, NULL, NULL);
-  cuda_run r = estimate_run(&k, &device, call, shard);
+  dil_status status = kernel_estimate_open(&k, table, code, count);
+  cuda_run r = kernel_estimate_run(&k, &device, call, shard);
   if (!status) estimate_states(&k, &r, out);
   if (!status && !shard) status = estimate_passes(&k, &r, out);
-  codes_close(&k.codes);
-  free(k.chained);
+  kernel_estimate_close(&k);
   return status;
 }

@@ -3,6 +3,7 @@
  * on the plan's tables; splits of the keys where there are too few tiles for
  * the device. */
 #include "device.h"
+#include "general.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
@@ -11,10 +12,10 @@
 _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
                    offsetof(dil_params, q_stride) == 40 &&
                    offsetof(dil_params, state_o) == 160 &&
-                   offsetof(dil_params, B) == 192 &&
-                   offsetof(dil_params, items) == 288 &&
-                   offsetof(dil_params, scale) == 296 &&
-                   offsetof(dil_params, input) == 312,
+                   offsetof(dil_params, B) == 200 &&
+                   offsetof(dil_params, items) == 296 &&
+                   offsetof(dil_params, scale) == 304 &&
+                   offsetof(dil_params, input) == 320,
                "templates/general/general.cu has another dil_params");
 
 enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
@@ -114,6 +115,7 @@ static int64_t general_row_keys(const cuda_run *r, int32_t pass) {
         branch->predicate < 0 ? NULL : &t->predicates[branch->predicate];
     if (p && p->left < span && p->right < span)
       reach = minimum(reach, p->left + p->right + 1);
+    if (p) reach = minimum(reach, dil_predicate_end(p) - p->key_first);
     keys += reach / least_multiple(branch->dilation, there.step) + 1;
   }
   return keys;
@@ -205,6 +207,7 @@ static dil_params general_parameters(const cuda_run *r) {
                   .state_lse = r->state_lse,
                   .partial = (float *)r->workspace,
                   .lengths = c->lengths,
+                  .seed_at = c->seed_at,
                   .splits = 1,
                   .pack = 1,
                   .scale = r->scale,

@@ -1,6 +1,7 @@
 /* gradient.c - launches templates/general/gradient.cu. In: a call, where its
  * gradients go, and a pass. Out: launches whose tiles hold query rows (dQ) or
  * keys (dK, dV). */
+#include "general.h"
 #include "gradient.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"

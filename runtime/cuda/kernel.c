@@ -3,6 +3,7 @@
  * table, codes, a call whose data are device memory. Out: launches. The call's
  * sizes and the device alone decide which code a pass takes. A run does not
  * wait for the device. */
+#include "general.h"
 #include "kernel.h"
 #include "spans.h"
 #include "workspace.h"
@@ -135,8 +136,8 @@ static bool kernel_branch_sees_itself(const cuda_run *r, const dil_branch *b) {
       b->predicate < 0 ? NULL : &t->predicates[b->predicate];
   return b->dilation == 1 && b->head_first == 0 &&
          b->head_last == t->heads - 1 &&
-         (!p || (!p->masked && p->left >= 0 && p->right >= 0)) &&
-         q.step == 1 && k.step == 1 && k.first <= q.first &&
+         (!p || (!p->masked && !dil_predicate_has_range(p))) && q.step == 1 &&
+         k.step == 1 && k.first <= q.first &&
          q.first + q.count <= k.first + k.count;
 }
 

@@ -36,6 +36,15 @@ dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r);
 dil_status kernel_time_work(const dil_cuda *device,
                             dil_status (*work)(void *context), void *context,
                             double *seconds);
+/* Makes a kernel of codes without their device, for estimates; the caller closes
+ * it after a failure, too. */
+dil_status kernel_estimate_open(dil_cuda_kernel *k, const dil_table *table,
+                                const dil_cuda_code *code, int32_t count);
+void kernel_estimate_close(dil_cuda_kernel *k);
+/* The run of a call that is not checked, on a device of which there are facts
+ * alone. */
+cuda_run kernel_estimate_run(const dil_cuda_kernel *k, const dil_cuda *device,
+                             const dil_call *call, const dil_shard *shard);
 int64_t kernel_rows_of_state(const cuda_run *r);
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           kernel_layout *at);

@@ -1,7 +1,7 @@
 /* peak.c - how fast a device multiplies at most, right now. In: the code of
  * templates/peak.cu. Out: operations a second of a launch that takes about as
  * long as was asked for. */
-#include "device.h"
+#include "codes.h"
 #include <stddef.h>
 
 enum { BLOCKS_A_PROCESSOR = 2, FIRST_ROUNDS = 64, ROUNDS_MOST = 1 << 24 };

@@ -18,13 +18,12 @@ typedef struct transposed_table {
 static const char *gradient_refusal(const dil_table *t) {
   bool joint =
       t->combine == DIL_COMBINE_SOFTMAX || t->combine == DIL_COMBINE_UNION;
-  if (t->dtype != DIL_BF16) return "elements that are not bf16";
-  if ((t->head_dim + 31) / 32 != (t->value_dim + 31) / 32)
-    return "values of another size";
-  if (t->head_dim > HOPPER_GRADIENT_WIDTH) return "wide heads";
+  if (t->dtype == DIL_F32) return "f32";
+  if (t->head_dim > HOPPER_GRADIENT_WIDTH ||
+      t->value_dim > HOPPER_GRADIENT_WIDTH)
+    return "heads of more than 256 elements";
   if (!joint) return "`mean` or `sum`";
   if (t->detached) return "`gradient detached`";
-  if (t->dropout > 0) return "dropout";
   return NULL;
 }
 
@@ -44,7 +43,9 @@ static bool transposed_fill(const dil_table *t, transposed_table *to) {
   to->table.branches = to->branches;
   to->table.predicates = to->predicates;
   for (int32_t i = 0; i < t->predicate_count; i++) {
-    if (t->predicates[i].right < 0) return false;
+    if (t->predicates[i].right < 0 ||
+        dil_predicate_has_range(&t->predicates[i]))
+      return false;
     to->predicates[i] = t->predicates[i];
     to->predicates[i].left = t->predicates[i].right;
     to->predicates[i].right = t->predicates[i].left;

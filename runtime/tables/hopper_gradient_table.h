@@ -8,7 +8,7 @@
 #include "hopper_table.h"
 
 /* Heads and values have up to this many elements. */
-enum { HOPPER_GRADIENT_WIDTH = 128 };
+enum { HOPPER_GRADIENT_WIDTH = 256 };
 
 /* Fills the tables of a pass. False with `reason`: the general kernels must
  * take its gradients. tile_keys: the rows of a streamed block. */

@@ -1,5 +1,5 @@
-// backward.cu - gradients on Hopper: dQ, or dK and dV, of a pattern without
-// masks, scores and dropout.
+// backward.cu - gradients on Hopper: dQ, dK or dV, or dK and dV, of a pattern
+// without masks and scores.
 //
 // The kernel is persistent, as hopper.cu is, and has the same producer. A tile
 // holds rows of two tensors (backward_launch.h) and streams the rows that their
@@ -13,9 +13,12 @@
 // The order of the products leaves none in flight at the end of a round of the
 // loop: ptxas would serialise all of them.
 
-#ifndef HOLDS_KEYS
-#define HOLDS_KEYS 0     // 1: dK and dV; 0: dQ
+#ifndef MAKES
+#define MAKES 1          // bits: 1 dQ, alone; 2 dK, 4 dV
 #endif
+#define HOLDS_KEYS (1 - (MAKES & 1))
+#define MAKES_SCORED ((MAKES & 3) != 0) // dQ or dK, which need dS
+#define MAKES_WEIGHTED (MAKES >> 2)     // dV
 #ifndef WARPGROUPS
 #define WARPGROUPS 2     // consumer warpgroups
 #endif
@@ -44,16 +47,22 @@
 #define LEFT_WINDOWS 1
 #endif
 #ifndef HEAD_WIDTH
-#define HEAD_WIDTH 64    // head_dim and value_dim, padded to a multiple of 32
+#define HEAD_WIDTH 64    // head_dim, padded to a multiple of 32
+#endif
+#ifndef VALUE_WIDTH
+#define VALUE_WIDTH 64   // value_dim, likewise
 #endif
 #ifndef HEAD_DIM
 #define HEAD_DIM HEAD_WIDTH
 #endif
 #ifndef VALUE_DIM
-#define VALUE_DIM HEAD_WIDTH
+#define VALUE_DIM VALUE_WIDTH
 #endif
 #ifndef ELEMENT
-#define ELEMENT 1        // 1 bf16
+#define ELEMENT 1        // 1 bf16, 2 f16
+#endif
+#ifndef DROPS
+#define DROPS 0          // 1: dropout, of DROPOUT = floor(P 2^32)
 #endif
 #ifndef ALL_ARRIVE
 #define ALL_ARRIVE 0
@@ -62,21 +71,22 @@
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #endif
-#define VALUE_WIDTH HEAD_WIDTH
 #define BACKWARD 1
 #define PAIRWISE 0
 #define BARE 0           // hopper_zero clears such rows
 #define STATES 0
-#define DROPS 0
 #define LOADERS 1
 #define TILE_PACKING 0
 #define DELAYED_RELEASE 0
 #define SAYS_LAST 1
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
-#define VALUE_CHUNK CHUNK
+#define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
 #define THREADS (128 * (WARPGROUPS + 1))
 
 #include "templates/hopper/backward_launch.h"
+#if DROPS
+#include "templates/shared/philox.cuh"
+#endif
 #include "templates/hopper/hopper_async.cuh"
 #include "templates/hopper/hopper_mma.cuh"
 #include "templates/hopper/hopper_softmax.cuh"
@@ -85,7 +95,7 @@
 // ---- shared memory ---------------------------------------------------------
 
 #define QUERY_BYTES (64 * HEAD_WIDTH * 2) // of a warpgroup
-#define HELD_BYTES (64 * VALUE_WIDTH * 2) // of a warpgroup: dO, or V
+#define HELD_BYTES (MAKES_SCORED * 64 * VALUE_WIDTH * 2) // likewise: dO, or V
 #define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define TILE_SLOTS 4
@@ -96,8 +106,9 @@
 #define TILE_BYTES 32
 #define MESSAGE_BYTES 48
 // Where keys are held: lse of all rows, delta of all rows, whether some lse is
-// large.
-#define FACT_BYTES (HOLDS_KEYS * (TILE_KEYS * 8 + 16))
+// large, the unit. With dropout: words of streamed rows and of held rows.
+#define WORDS_AT (HOLDS_KEYS * (TILE_KEYS * 8 + 16))
+#define FACT_BYTES (WORDS_AT + DROPS * (TILE_KEYS + 64 * WARPGROUPS) * 4)
 
 #define AT_QUERY 0
 #define AT_HELD (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
@@ -121,6 +132,7 @@ static_assert(SHARED_BYTES <= SHARED_LIMIT, "as the compiler counts");
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/backward_facts.cuh"
 #include "templates/hopper/backward_consume.cuh"
+#include "templates/hopper/backward_rows.cuh"
 
 // ---- the kernel ------------------------------------------------------------
 
@@ -156,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 32) load_plans(run.of, base);
     else if (threadIdx.x == 32) load_values(run.of, base);
     else if (threadIdx.x >= 64 && threadIdx.x < 96) make_plans(run.of, base);
-    else if (threadIdx.x >= 96 && HOLDS_KEYS) load_facts(run, base);
+    else if (threadIdx.x >= 96 && FACT_BYTES) load_facts(run, base);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));

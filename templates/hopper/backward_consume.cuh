@@ -33,7 +33,9 @@ DEVICE u32 held_descriptor(const consumer &c, u32 tile) {
 // The descriptors of a stage's streamed rows, whose number is the same in all
 // lanes: for S and dP (`rows`), and as what dS and P multiply (`sums`).
 DEVICE u32 rows_of(u32 at) { return at >> 4 | 1 << 16; }
-DEVICE u32 sums_of(u32 at) { return at >> 4 | (TILE_KEYS * CHUNK / 8) << 16; }
+template <int chunk> DEVICE u32 sums_of(u32 at) {
+  return at >> 4 | (TILE_KEYS * chunk / 8) << 16;
+}
 DEVICE u32 keys_at(const consumer &c, u32 stage) {
   return c.base + AT_KEY + stage * KEY_BYTES;
 }
@@ -47,105 +49,29 @@ DEVICE void give_turn(const consumer &c) {
   if (PINGPONG) pingpong_arrive(c);
 }
 
-// The registers that a warpgroup carries from block to block.
-struct fragments {
-  float s[TILE_KEYS / 2]; // scores, then weights
-  float d[TILE_KEYS / 2]; // dP
-  float scored[HEAD_WIDTH / 2];
-#if HOLDS_KEYS
-  float weighted[VALUE_WIDTH / 2];
-#else
-  row_facts row[2];       // of the thread's own rows
-  bool large;             // some lse of the warp is large
-#endif
-};
-
 template <int count> DEVICE void clear(float (&x)[count]) {
 #pragma unroll
   for (int i = 0; i < count; i++) x[i] = 0;
 }
 
-// ---- weights and gradients of scores ---------------------------------------
-
-// No weight is above 1, but where scores are large the rounding of lse would
-// make some. NaN stays NaN.
-DEVICE void cap_pairs(u32 (&p)[TILE_KEYS / 4]) {
+// Adds P^T dO, dS^T Q or dS K to sums of `width` columns; v: the rows' descriptor.
+template <int width, int chunk>
+DEVICE void multiply_sums(float (&sums)[width / 2], u32 (&p)[TILE_KEYS / 4],
+                          u32 v) {
+  const u32 high = DESCRIPTOR_HIGH(chunk * 2);
+  mma_fence();
 #pragma unroll
-  for (int i = 0; i < TILE_KEYS / 4; i++)
-    asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(p[i]) : "r"(0x3f803f80u));
+  for (int i = 0; i < TILE_KEYS / 16; i++)
+    mma_weights(sums, p + 4 * i, descriptor(v + i * chunk * 2, high));
+  mma_commit();
 }
-DEVICE float cap(float x) {
-  float y;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(1.0f));
-  return y;
-}
-DEVICE float low_half(u32 x) { return __int_as_float(x << 16); }
-DEVICE float high_half(u32 x) { return __int_as_float(x & 0xffff0000u); }
-
-#if HOLDS_KEYS
-// The facts of the thread's columns 8 g, 8 g + 1.
-DEVICE u32 own_facts(const consumer &c, const ring<STAGES> &block) {
-  return facts_at(c.base, block.stage()) + thread_index() % 4 * 8;
+DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
+  mma_fence();
+  mma_values(d, o, v);
+  mma_commit();
 }
 
-DEVICE void weigh(const consumer &c, fragments &f, int4, float scale,
-                  const ring<STAGES> &block) {
-  barrier_wait(facts_barrier(c.base, block.stage()), block.phase());
-  u32 facts = own_facts(c, block);
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    float2 lse = shared_pair(facts + i * 8);
-    f.s[i] = exp2_fast(fmaf(f.s[i], scale, -lse.x));
-    f.s[i + 1] = exp2_fast(fmaf(f.s[i + 1], scale, -lse.y));
-    f.s[i + 2] = exp2_fast(fmaf(f.s[i + 2], scale, -lse.x));
-    f.s[i + 3] = exp2_fast(fmaf(f.s[i + 3], scale, -lse.y));
-  }
-}
-
-// dS from the weights as they were rounded, which spares registers.
-DEVICE void differentiate(const consumer &c, const fragments &f,
-                          const u32 (&p)[TILE_KEYS / 4],
-                          u32 (&ds)[TILE_KEYS / 4],
-                          const ring<STAGES> &block) {
-  u32 facts = own_facts(c, block) + 4 * TILE_KEYS;
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    float2 delta = shared_pair(facts + i * 8);
-    ds[i / 2] = pack(low_half(p[i / 2]) * (f.d[i] - delta.x),
-                     high_half(p[i / 2]) * (f.d[i + 1] - delta.y));
-    ds[i / 2 + 1] = pack(low_half(p[i / 2 + 1]) * (f.d[i + 2] - delta.x),
-                         high_half(p[i / 2 + 1]) * (f.d[i + 3] - delta.y));
-  }
-}
-#else
-DEVICE void weigh(const consumer &c, fragments &f, int4 m, float scale,
-                  const ring<STAGES> &) {
-  float bias = __int_as_float(m.y);
-  float shift0 = bias - f.row[0].lse, shift1 = bias - f.row[1].lse;
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    f.s[i] = exp2_fast(fmaf(f.s[i], scale, shift0));
-    f.s[i + 1] = exp2_fast(fmaf(f.s[i + 1], scale, shift0));
-    f.s[i + 2] = exp2_fast(fmaf(f.s[i + 2], scale, shift1));
-    f.s[i + 3] = exp2_fast(fmaf(f.s[i + 3], scale, shift1));
-  }
-  if (!f.large) return;
-  // A key that counts several times has a weight up to its multiplicity, whose
-  // share of lse keeps it below 1.
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i++) f.s[i] = cap(f.s[i]);
-}
-
-DEVICE void differentiate(const fragments &f, u32 (&ds)[TILE_KEYS / 4]) {
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    ds[i / 2] = pack(f.s[i] * (f.d[i] - f.row[0].delta),
-                     f.s[i + 1] * (f.d[i + 1] - f.row[0].delta));
-    ds[i / 2 + 1] = pack(f.s[i + 2] * (f.d[i + 2] - f.row[1].delta),
-                         f.s[i + 3] * (f.d[i + 3] - f.row[1].delta));
-  }
-}
-#endif
+#include "templates/hopper/backward_weigh.cuh"
 
 // ---- a tile ----------------------------------------------------------------
 
@@ -170,62 +96,111 @@ DEVICE void load_row_facts(const hopper_backward_launch &run,
     if (row + 8 * i < t.rows)
       f.row[i] = facts_of(run, t.batch, t.head,
                           t.first + (row + 8 * i) * t.step);
+    if (ELEMENT == 2) f.row[i].lse -= WEIGHT_BITS + unit_bits(run);
   }
 }
 #endif
 
-// Waits for S and dP of a block, and turns S into weights while dP is made.
-DEVICE void take_scores(const consumer &c, fragments &f, int4 m,
+// Starts S of a block.
+DEVICE void make_scores(const consumer &c, fragments &f, u32 q,
                         const ring<STAGES> &block) {
-  mma_wait<1>();
+  multiply_keys(f.s, q, rows_of(keys_at(c, uniform(block.stage()))));
+}
+// Starts dP of a block, and turns S into weights meanwhile; then waits for dP.
+DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
+                        fragments &f, int4 m, u32 o, bool turns,
+                        const ring<STAGES> &block) {
+  wait_values(c, block);
+#if MAKES_SCORED
+  multiply_held(f.d, o, rows_of(values_at(c, uniform(block.stage()))));
+#endif
+  if (turns) give_turn(c);
+  mma_wait<MAKES_SCORED>();
   settle(f.s);
   if (masks(c, m)) mask_block(c, m.x, f.s, block);
-  weigh(c, f, m, c.run.scale, block);
+  weigh(run, c, f, m, block);
+#if MAKES_SCORED
   mma_wait<0>();
   settle(f.d);
+#endif
   if (!HOLDS_KEYS) release_values(c, block);
 }
 
-// Computes S and dP of a tile's first block.
-DEVICE void begin_tile(const consumer &c, fragments &f, int4 m, u32 q, u32 o,
-                       const ring<STAGES> &block) {
-  u32 stage = uniform(block.stage());
-  multiply_keys(f.s, q, rows_of(keys_at(c, stage)));
-  wait_values(c, block);
-  multiply_keys(f.d, o, rows_of(values_at(c, stage)));
-#if !HOLDS_KEYS
-  f.large = __any_sync(~0u, is_large(f.row[0].lse) || is_large(f.row[1].lse));
-#endif
-  take_scores(c, f, m, block);
-}
-
-// Adds a block to the sums. The products of dV are awaited, those of dK or
-// dQ are still in flight afterwards.
-DEVICE void add_block(const consumer &c, fragments &f,
-                      const ring<STAGES> &block) {
-  u32 ds[TILE_KEYS / 4], stage = uniform(block.stage());
-#if HOLDS_KEYS
-  u32 p[TILE_KEYS / 4];
+#if MAKES_WEIGHTED
+// Starts dV += P^T dO; p becomes the weights as they were rounded.
+DEVICE void add_weights(const consumer &c, fragments &f, u32 (&p)[TILE_KEYS / 4],
+                        u32 stage) {
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 4; i++)
     p[i] = pack(f.s[2 * i], f.s[2 * i + 1]);
-  if (shared_word(facts_at(c.base, stage) + 8 * TILE_KEYS)) cap_pairs(p);
+  if (has_large(c.base, stage)) cap_pairs(p);
+  u32 values = sums_of<VALUE_CHUNK>(values_at(c, stage));
+#if DROPS
+  u32 kept[TILE_KEYS / 4];
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 4; i++)
+    asm("max.NaN." HALVES " %0, %1, %2;" : "=r"(kept[i]) : "r"(p[i]), "r"(0));
+#else
+  u32(&kept)[TILE_KEYS / 4] = p;
+#endif
   settle(f.weighted);
-  multiply_values(f.weighted, p, sums_of(values_at(c, stage)));
+  multiply_sums<VALUE_WIDTH, VALUE_CHUNK>(f.weighted, kept, values);
+}
+#endif
+
+// Adds a block to the sums. The products of dV are awaited unless they are the
+// only ones; the last are still in flight afterwards.
+DEVICE void add_block(const consumer &c, fragments &f,
+                      const ring<STAGES> &block) {
+  u32 stage = uniform(block.stage());
+#if MAKES_WEIGHTED
+  u32 p[TILE_KEYS / 4];
+  if (!MAKES_SCORED) wait_turn(c);
+  add_weights(c, f, p, stage);
+#endif
+#if MAKES_SCORED
+  u32 ds[TILE_KEYS / 4];
+#if MAKES_WEIGHTED
   differentiate(c, f, p, ds, block);
+#elif HOLDS_KEYS
+  differentiate(c, f, f.s, ds, block);
 #else
   differentiate(f, ds);
 #endif
   wait_turn(c);
   settle(f.scored);
-  multiply_values(f.scored, ds, sums_of(keys_at(c, stage)));
-#if HOLDS_KEYS
+  multiply_sums<HEAD_WIDTH, CHUNK>(f.scored, ds,
+                                   sums_of<CHUNK>(keys_at(c, stage)));
+#endif
+#if MAKES_SCORED && MAKES_WEIGHTED
   mma_wait<1>();
+  settle(f.weighted);
+#endif
+}
+// The last products of add_block have been awaited.
+DEVICE void settle_sums(fragments &f) {
+#if MAKES_SCORED
+  settle(f.scored);
+#else
   settle(f.weighted);
 #endif
 }
 
 #include "templates/hopper/backward_end.cuh"
+
+DEVICE void begin_tile(const hopper_backward_launch &run, const consumer &c,
+                       fragments &f, int4 m) {
+#if MAKES_SCORED
+  clear(f.scored);
+#endif
+#if MAKES_WEIGHTED
+  clear(f.weighted);
+#endif
+#if !HOLDS_KEYS
+  load_row_facts(run, read_tile(c, m), f);
+  f.large = __any_sync(~0u, is_large(f.row[0].lse) || is_large(f.row[1].lse));
+#endif
+}
 
 // Consumes the blocks of a tile; `block` becomes the one after it.
 DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
@@ -233,41 +208,33 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
   fragments f;
   u32 tile = tile_of(m);
   u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
-  clear(f.scored);
-#if HOLDS_KEYS
-  clear(f.weighted);
-#else
-  load_row_facts(run, read_tile(c, m), f);
-#endif
+  begin_tile(run, c, f, m);
   wait_queries(c, tile);
-  begin_tile(c, f, m, q, o, block);
+  make_scores(c, f, q, block);
+  take_scores(run, c, f, m, o, false, block);
 #pragma unroll 1
   for (;;) {
     if (m.x & BLOCK_LAST) break;
     ring<STAGES> before = block;
     add_block(c, f, before);
     block.next();
-    u32 stage = uniform(block.stage());
     q = uniform(q);
     o = uniform(o);
     wait_keys(c, block);
     m = shared_load(message_of(c.base, block.slot()));
-    multiply_keys(f.s, q, rows_of(keys_at(c, stage)));
+    make_scores(c, f, q, block);
     mma_wait<1>();
-    settle(f.scored);
+    settle_sums(f);
     if (HOLDS_KEYS) release_values(c, before);
     release_keys(c, before);
-    wait_values(c, block);
-    multiply_keys(f.d, o, rows_of(values_at(c, stage)));
-    give_turn(c);
-    take_scores(c, f, m, block);
+    take_scores(run, c, f, m, o, true, block);
   }
   tile_rows_message rows = read_tile(c, m);
   release_held(c, tile);
   add_block(c, f, block);
   give_turn(c);
   mma_wait<0>();
-  settle(f.scored);
+  settle_sums(f);
   if (HOLDS_KEYS) release_values(c, block);
   release_keys(c, block);
   end_tile(run, c, f, rows);

@@ -86,9 +86,14 @@ DEVICE void store_gradient(const hopper_backward_launch &run,
 
 DEVICE void end_tile(const hopper_backward_launch &run, const consumer &,
                      fragments &f, const tile_rows_message &t) {
-  store_gradient(run, run.scored, f.scored, t, run.of.natural, HEAD_DIM);
-#if HOLDS_KEYS
-  store_gradient(run, run.weighted, f.weighted, t, 1, VALUE_DIM);
+#if MAKES_SCORED
+  float scored = power_of_2(-(WEIGHT_BITS + unit_bits(run)));
+  store_gradient(run, run.scored, f.scored, t, run.scored_factor * scored,
+                 HEAD_DIM);
+#endif
+#if MAKES_WEIGHTED
+  store_gradient(run, run.weighted, f.weighted, t,
+                 run.weighted_factor * power_of_2(-WEIGHT_BITS), VALUE_DIM);
 #endif
 }
 
@@ -116,56 +121,3 @@ hopper_clear(const __grid_constant__ hopper_backward_launch run) {
   clear_gradient(run.of, run.weighted, VALUE_DIM);
 }
 
-// ---- facts -----------------------------------------------------------------
-
-// Lanes of a warp that share a row: sixteen bytes of o and of dO each.
-#define FACT_UNITS (VALUE_DIM / 8)
-#define FACT_LANES                                                             \
-  (FACT_UNITS <= 1 ? 1 : FACT_UNITS <= 2 ? 2 : FACT_UNITS <= 4 ? 4             \
-   : FACT_UNITS <= 8 ? 8 : 16)
-
-DEVICE long long offset_of(const long long (&stride)[3], int b, int n, int h) {
-  return b * stride[0] + n * stride[1] + h * stride[2];
-}
-
-DEVICE float dot_units(const void *a, const void *b, long long i, long long j) {
-  int4 x = *(const int4 *)((const unsigned short *)a + i);
-  int4 y = *(const int4 *)((const unsigned short *)b + j);
-  const u32 u[4] = {(u32)x.x, (u32)x.y, (u32)x.z, (u32)x.w};
-  const u32 v[4] = {(u32)y.x, (u32)y.y, (u32)y.z, (u32)y.w};
-  float sum = 0;
-#pragma unroll
-  for (int k = 0; k < 4; k++)
-    sum = fmaf(high_half(u[k]), high_half(v[k]),
-               fmaf(low_half(u[k]), low_half(v[k]), sum));
-  return sum;
-}
-
-// The facts of all query rows, a row for each FACT_LANES threads. Rows of all
-// heads at a position follow one another, as they do in memory.
-extern "C" __global__ void
-hopper_facts(const __grid_constant__ hopper_facts_launch run) {
-  const float log2_e = 1.44269504088896340736f;
-  long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  long long row = thread / FACT_LANES, count = (long long)run.batches * run.rows;
-  int lane = (int)(thread % FACT_LANES);
-  int h = (int)(row % run.heads), b, n;
-  bool there = row < count * run.heads;
-  float sum = 0;
-  row = there ? row / run.heads : 0;
-  b = (int)(row / run.rows);
-  n = (int)(row % run.rows);
-  if (thread == 0) *run.spoiled = 0;
-  if (there && lane < FACT_UNITS)
-    sum = dot_units(run.o, run.do_,
-                    offset_of(run.o_stride, b, n, h) + lane * 8,
-                    offset_of(run.do_stride, b, n, h) + lane * 8);
-#pragma unroll
-  for (int away = FACT_LANES / 2; away; away >>= 1)
-    sum += __shfl_xor_sync(~0u, sum, away);
-  if (!there || lane) return;
-  float lse = run.lse[offset_of(run.lse_stride, b, n, h)];
-  if (run.dlse) sum -= run.dlse[offset_of(run.dlse_stride, b, n, h)];
-  float2 facts = {lse == MINUS_INFINITY ? INFINITE_LSE : lse * log2_e, sum};
-  ((float2 *)run.facts)[((long long)b * run.heads + h) * run.rows + n] = facts;
-}

@@ -1,8 +1,10 @@
 // backward_facts.cuh - the facts of query rows: their lse in units of log2, and
-// their delta.
+// their delta; and the random words of dropout.
 //
 // In: the launch. Out: where keys are held, the facts of each streamed block in
 // shared memory, from which the multiplicity of the block's pairs is taken off.
+// With dropout the words of the block's rows, and of the rows that the tile
+// holds, whose words change with the query head.
 #pragma once
 
 #define INFINITE_LSE __int_as_float(0x7f800000) // exp2(s - it) is 0
@@ -27,6 +29,35 @@ DEVICE u32 facts_barrier(u32 base, u32 stage) {
   return base + AT_FACTS_FULL + 8 * stage;
 }
 
+DEVICE u32 words_at(u32 base, u32 stage) {
+  return facts_at(base, stage) + WORDS_AT;
+}
+DEVICE bool has_large(u32 base, u32 stage) {
+  return shared_word(facts_at(base, stage) + 8 * TILE_KEYS);
+}
+DEVICE float unit_at(u32 base, u32 stage) {
+  return __int_as_float(shared_word(facts_at(base, stage) + 8 * TILE_KEYS + 4));
+}
+
+// ---- units of f16 ----------------------------------------------------------
+
+// Weights are in units of 2^-WEIGHT_BITS: f16 has five bits of exponent. dS is
+// in units of 2^-(WEIGHT_BITS + unit_bits), in which it stays below 2^15.
+#define WEIGHT_BITS (ELEMENT == 2 ? 14 : 0)
+
+DEVICE float power_of_2(int n) { return __int_as_float((n + 127) << 23); }
+// The least n with x < 2^n, for positive x.
+DEVICE int bits_of(float x) { return (__float_as_int(x) >> 23) - 126; }
+// |dP - delta| < 2^-unit_bits, by the Cauchy-Schwarz inequality.
+DEVICE int unit_bits(const hopper_backward_launch &run) {
+  if (ELEMENT != 2) return 0;
+  int product = (bits_of(run.tops[0] * run.tops[1]) + 1) >> 1;
+  int top = max(product, bits_of(run.tops[2])) + 1;
+  return -max(-96, min(top, 96));
+}
+
+// ---- the producer ----------------------------------------------------------
+
 // From here on the rounding of lse shows in weights, and some would be above 1.
 DEVICE bool is_large(float lse) {
   return fabsf(lse) > 1024 && lse < INFINITE_LSE;
@@ -48,34 +79,92 @@ DEVICE void read_block_facts(const hopper_backward_launch &run, u32 message,
     if (i < count) f[k] = facts_of(run, at.w, at.z, (at.x + i) * step + phase);
   }
 #pragma unroll
-  for (int k = 0; k < OWN_FACTS; k++) f[k].lse -= bias;
+  for (int k = 0; k < OWN_FACTS; k++) f[k].lse -= bias + WEIGHT_BITS;
 }
 
-DEVICE void write_block_facts(const row_facts (&f)[OWN_FACTS], u32 to) {
+DEVICE void write_block_facts(row_facts (&f)[OWN_FACTS], float unit, u32 to) {
   bool large = false;
 #pragma unroll
   for (int k = 0; k < OWN_FACTS; k++) {
     int i = thread_index() % 32 + 32 * k;
     if (i >= TILE_KEYS) continue;
+    if (ELEMENT == 2) f[k].delta *= unit;
     shared_set(to + 4 * i, __float_as_int(f[k].lse));
     shared_set(to + 4 * (TILE_KEYS + i), __float_as_int(f[k].delta));
     large |= is_large(f[k].lse);
   }
   large = __any_sync(~0u, large);
-  if (thread_index() % 32 == 0) shared_set(to + 8 * TILE_KEYS, large);
+  if (thread_index() % 32) return;
+  shared_set(to + 8 * TILE_KEYS, large);
+  shared_set(to + 8 * TILE_KEYS + 4, __float_as_int(unit));
 }
+
+#if DROPS
+// Lane x holds the words of rows x, x + 32, ... of a block, and of a tile.
+struct own_words {
+  u32 streamed[OWN_FACTS], held[2 * WARPGROUPS];
+  int head; // the query head of `held`
+};
+
+DEVICE void read_words(const hopper_backward_launch &run, u32 base, u32 message,
+                       own_words &w) {
+  int flags = shared_word(message), count = shared_word(message + 24);
+  u32 tile = base + AT_TILE +
+             (flags >> BLOCK_TILE & (TILE_SLOTS - 1)) * TILE_BYTES;
+  int4 at = shared_load(message + 32); // {row, where, head, batch}
+  int4 t = shared_load(tile), to = shared_load(tile + 16);
+  int head = HOLDS_KEYS ? at.z : t.w, lane = thread_index() % 32;
+  int step = at.y >> WHERE_STRIDE, phase = at.y & ((1 << WHERE_MAP) - 1);
+  long long first = (long long)at.w * run.query_heads + head;
+  const u32 *streamed = run.streamed_words + first * run.streamed_rows;
+#pragma unroll
+  for (int k = 0; k < OWN_FACTS; k++)
+    w.streamed[k] = lane + 32 * k < min(count, TILE_KEYS)
+                        ? streamed[(at.x + lane + 32 * k) * step + phase]
+                        : 0;
+  if (!(flags & BLOCK_NEW) && head == w.head) return;
+  const u32 *held = run.held_words + first * run.held_rows;
+  w.head = head;
+#pragma unroll
+  for (int k = 0; k < 2 * WARPGROUPS; k++)
+    w.held[k] = lane + 32 * k < t.z
+                    ? held[(to.x + lane + 32 * k) * t.y + to.y]
+                    : 0;
+}
+
+DEVICE void write_words(const own_words &w, u32 to) {
+  u32 lane = thread_index() % 32;
+#pragma unroll
+  for (u32 k = 0; k < OWN_FACTS; k++)
+    if (TILE_KEYS % 32 == 0 || lane + 32 * k < TILE_KEYS)
+      shared_set(to + key_word_at(lane + 32 * k), w.streamed[k]);
+#pragma unroll
+  for (u32 k = 0; k < 2 * WARPGROUPS; k++)
+    shared_set(to + (TILE_KEYS + lane + 32 * k) * 4, w.held[k]);
+}
+#endif
 
 // The last warp of the producer warpgroup runs this.
 DEVICE void load_facts(const hopper_backward_launch &run, u32 base) {
+  const float unit = power_of_2(unit_bits(run));
+#if DROPS
+  own_words w;
+#endif
   for (ring<2 * STAGES> sent = {0};; sent.next()) {
     u32 slot = sent.stage(), stage = slot % STAGES, phase = slot / STAGES;
     u32 message = message_of(base, slot);
     barrier_wait(base + AT_MESSAGE_FULL + 8 * slot, sent.phase());
     if (shared_word(message) & BLOCK_END) break;
     row_facts f[OWN_FACTS];
-    read_block_facts(run, message, f);
+    if (HOLDS_KEYS) read_block_facts(run, message, f);
+#if DROPS
+    read_words(run, base, message, w);
+#endif
     barrier_wait(base + AT_KEY_EMPTY + 8 * stage, phase ^ 1);
-    write_block_facts(f, facts_at(base, stage));
+    if (HOLDS_KEYS) write_block_facts(f, unit, facts_at(base, stage));
+#if DROPS
+    write_words(w, words_at(base, stage));
+#endif
     barrier_arrive(facts_barrier(base, stage)); // each lane for its own writes
   }
 }

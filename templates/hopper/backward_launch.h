@@ -11,7 +11,7 @@
 
 #include "templates/hopper/hopper_launch.h"
 
-enum { HOPPER_BACKWARD_BYTES = 28160 }; /* of hopper_backward_launch */
+enum { HOPPER_BACKWARD_BYTES = 29696 }; /* of hopper_backward_launch */
 
 /* A gradient of 16-bit elements; where the plan has several passes, sums in f32
  * to which each pass adds. Strides count elements. */
@@ -29,6 +29,12 @@ typedef struct hopper_backward_launch {
   const float *facts;
   int query_heads, query_rows;
   unsigned *spoiled;           /* set where a sum is not finite */
+  const float *tops;           /* of f16, see hopper_facts_launch */
+  /* With dropout the random words, [batches, H, rows], of rows that tiles hold
+   * and of rows that they stream: */
+  const unsigned *held_words, *streamed_words;
+  int held_rows, streamed_rows;
+  float scored_factor, weighted_factor; /* of the sums */
 } hopper_backward_launch;
 
 /* The parameter of the kernel that makes the facts. Strides count elements, in
@@ -38,8 +44,22 @@ typedef struct hopper_facts_launch {
   const float *lse, *dlse;     /* dlse NULL: 0 */
   long long o_stride[3], do_stride[3], lse_stride[3], dlse_stride[3];
   float *facts;                /* as above */
-  unsigned *spoiled;           /* becomes 0 */
   int batches, rows, heads;
+  /* Thread blocks that make facts, then those that look at V (f16 alone); the
+   * others draw the words of dropout. */
+  int fact_blocks, value_blocks;
+  float kept;                  /* the share of weights that dropout leaves; it is
+                                  a factor of the deltas */
+  const void *v;
+  long long v_stride[3];
+  int keys, key_heads;
+  /* f16: what the gradients of scores follow from, 0 before the launch: the
+   * greatest squares of the norms of a row of dO and of a row of V, and the
+   * greatest delta. */
+  float *tops;
+  unsigned *row_words, *key_words;
+  const unsigned *seed_at;     /* in place of seed_low and seed_high, or NULL */
+  unsigned seed_low, seed_high;
 } hopper_facts_launch;
 
 #endif

@@ -287,13 +287,15 @@ void *gpu_memory(const void *from, size_t size) {
 /* A kernel's fault ends the context, and with it this program: what came after
  * would only say so again. */
 static void stop_if_lost(data *d, dil_cuda_kernel *made) {
-  char cause[400];
+  char cause[400], variants[200];
   snprintf(cause, sizeof cause, "%s", dil_last_error());
   if (!strstr(cause, "the context of the device is lost")) return;
+  /* A device that is lost need not say by which kernels. */
+  if (gpu_module()->variants(made, &d->call, NULL, variants, sizeof variants))
+    snprintf(variants, sizeof variants, "some kernel");
   fprintf(stderr, "not ok %s, %s, batch %d, %d queries, %d keys, %s: %s\n",
           d->name, dil_dtype_name(d->pattern->dtype), (int)d->shape.batch,
-          (int)d->shape.queries, (int)d->shape.keys, gpu_variants(d, made),
-          cause);
+          (int)d->shape.queries, (int)d->shape.keys, variants, cause);
   exit(1);
 }
 

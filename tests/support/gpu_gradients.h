@@ -5,10 +5,14 @@
 #include "gpu.h"
 #include "gradients.h"
 
-/* The gradients of a call on the device; they come back into its tensors. */
-dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made);
-/* The kernel of a pattern and a call of that shape, run twice on the device; ""
- * or what is wrong with a gradient, or that the second run has other bits. The
+/* The gradients of a call on the device; they come back into its tensors.
+ * own_workspace: in memory of the caller's, which has just enough bytes; one
+ * byte less must be refused. */
+dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
+                        bool own_workspace);
+/* The kernel of a pattern and a call of that shape, run twice on the device, the
+ * second time in workspace of the caller's; "" or what is wrong with a gradient,
+ * or that the second run has other bits. The
  * text lives until the next call. `force`: plan_force bits. */
 const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
                                  gradient_shape shape);

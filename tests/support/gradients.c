@@ -143,6 +143,7 @@ static void make_results(gradient_data *g, const gradient_shape *shape) {
   make_rows(g, shape, GRADIENT_DQ, &call->q, &g->call.dq, &g->right.dq);
   make_rows(g, shape, GRADIENT_DK, &call->k, &g->call.dk, &g->right.dk);
   make_rows(g, shape, GRADIENT_DV, &call->v, &g->call.dv, &g->right.dv);
+  if (shape->without_inputs) return;
   for (int32_t k = 0; k < call->input_count; k++) make_input(g, k);
 }
 

@@ -20,6 +20,7 @@ typedef struct gradient_shape {
   bool without_lse;   /* the run makes it again */
   bool wide;          /* dq, dk, dv are f32 whatever the pattern's dtype is */
   unsigned unwanted;  /* bits of gradient_tensor: the call has no place */
+  bool without_inputs; /* nor one for the gradients of inputs */
   /* Rewrites an element of dO; NULL: as it is. */
   double (*element)(const int64_t *at, double value);
 } gradient_shape;

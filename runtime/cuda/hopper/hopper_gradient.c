@@ -129,19 +129,29 @@ static dil_status gradient_fill_maps(const gradient_run *g, int32_t pass,
 }
 
 static void gradient_fill_call(const gradient_run *g,
-                               const hopper_gradient_space *space, bool keys,
-                               hopper_backward_launch *l) {
+                               const hopper_gradient_space *space,
+                               int32_t makes, hopper_backward_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const cuda_run *r = g->of;
+  bool keys = !(makes & GRADIENT_Q);
+  const hopper_gradient none = {0};
+  float kept = r->drop ? (float)(1 / (1 - r->table->dropout)) : 1;
   l->of.scale = r->scale * log2_e;
   l->of.natural = r->scale;
   l->of.heads = keys ? r->table->kv_heads : r->table->heads;
-  l->scored = gradient_view(keys ? &g->k : &g->q);
-  l->weighted = keys ? gradient_view(&g->v) : (hopper_gradient){0};
+  l->scored = makes == GRADIENT_V ? none : gradient_view(keys ? &g->k : &g->q);
+  l->weighted = makes & GRADIENT_V ? gradient_view(&g->v) : none;
+  l->scored_factor = r->scale * kept;
+  l->weighted_factor = kept;
   l->facts = space->facts;
   l->query_heads = r->table->heads;
   l->query_rows = (int)r->N;
   l->spoiled = space->spoiled;
+  l->tops = space->tops;
+  l->held_words = keys ? space->key_words : space->row_words;
+  l->streamed_words = keys ? space->row_words : space->key_words;
+  l->held_rows = (int)(keys ? r->M : r->N);
+  l->streamed_rows = (int)(keys ? r->N : r->M);
 }
 
 /* Fills a launch, except its counters. */
@@ -167,7 +177,7 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
       refused ? DIL_OK : gradient_fill_maps(g, pass, code, &l->of);
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
-  gradient_fill_call(g, space, keys, l);
+  gradient_fill_call(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
   return status;
 }
 
@@ -200,52 +210,107 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
   return status ? status : gradient_launch(g, code, &l);
 }
 
+/* ---- space --------------------------------------------------------------- */
+
+enum { SPACE_HEAD = 256 }; /* bytes of the flag and of what f16 needs */
+
+int64_t hopper_gradient_bytes(const cuda_run *r) {
+  int64_t words = r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
+  return SPACE_HEAD + words * (int64_t)sizeof(unsigned);
+}
+
+hopper_gradient_space hopper_gradient_place(const gradient_run *g,
+                                            char *memory) {
+  const cuda_run *r = g->of;
+  unsigned *head = (unsigned *)(void *)memory;
+  unsigned *words = head + SPACE_HEAD / sizeof *head;
+  return (hopper_gradient_space){.facts = g->facts,
+                                 .spoiled = head,
+                                 .tops = (float *)(void *)(head + 1),
+                                 .row_words = words,
+                                 .key_words =
+                                     words + r->B * r->table->heads * r->N};
+}
+
 /* ---- facts --------------------------------------------------------------- */
+
+enum { FACTS_THREADS = 256 };
 
 static void facts_strides(const dil_tensor *t, long long out[3]) {
   for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
 }
 
-/* Lanes that share a row, as templates/hopper/backward_end.cuh counts them. */
-static int64_t facts_lanes(const dil_table *t) {
+/* Thread blocks for so many rows: lanes that share a row, as
+ * templates/hopper/backward_rows.cuh counts them. */
+static int64_t facts_blocks(const dil_table *t, int64_t rows) {
   int64_t lanes = 1;
   while (lanes < t->value_dim / 8 && lanes < 16) lanes *= 2;
-  return lanes;
+  return (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
+}
+
+static void facts_fill(const gradient_run *g,
+                       const hopper_gradient_space *space,
+                       hopper_facts_launch *l) {
+  const cuda_run *r = g->of;
+  const dil_table *t = r->table;
+  const dil_tensor *dlse = g->lse_gradient, *v = &r->call->v;
+  *l = (hopper_facts_launch){.o = g->o.data,
+                             .do_ = r->call->o.data,
+                             .lse = g->lse,
+                             .dlse = dlse->data,
+                             .facts = space->facts,
+                             .batches = (int)r->B,
+                             .rows = (int)r->N,
+                             .heads = t->heads,
+                             .fact_blocks =
+                                 (int)facts_blocks(t, r->B * r->N * t->heads),
+                             .kept = r->drop ? (float)(1 - t->dropout) : 1,
+                             .v = v->data,
+                             .keys = (int)r->M,
+                             .key_heads = t->kv_heads,
+                             .tops = space->tops,
+                             .row_words = space->row_words,
+                             .key_words = space->key_words,
+                             .seed_at = r->call->seed_at,
+                             .seed_low = (unsigned)r->call->seed,
+                             .seed_high = (unsigned)(r->call->seed >> 32)};
+  if (t->dtype == DIL_F16)
+    l->value_blocks = (int)facts_blocks(t, r->B * r->M * t->kv_heads);
+  facts_strides(&g->o, l->o_stride);
+  facts_strides(&r->call->o, l->do_stride);
+  facts_strides(v, l->v_stride);
+  for (int axis = 0; axis < 3; axis++)
+    l->lse_stride[axis] = g->lse_stride[axis];
+  if (!dlse->data) return;
+  l->dlse_stride[0] = dlse->stride[0]; /* [B, H, N] */
+  l->dlse_stride[1] = dlse->stride[2];
+  l->dlse_stride[2] = dlse->stride[1];
 }
 
 dil_status hopper_gradient_facts(const gradient_run *g,
                                  const hopper_gradient_space *space,
                                  const cuda_code *code) {
-  enum { FACTS_THREADS = 256 };
   const cuda_run *r = g->of;
-  const dil_tensor *dlse = g->lse_gradient;
-  hopper_facts_launch l = {.o = g->o.data,
-                           .do_ = r->call->o.data,
-                           .lse = g->lse,
-                           .dlse = dlse->data,
-                           .facts = space->facts,
-                           .spoiled = space->spoiled,
-                           .batches = (int)r->B,
-                           .rows = (int)r->N,
-                           .heads = r->table->heads};
-  facts_strides(&g->o, l.o_stride);
-  facts_strides(&r->call->o, l.do_stride);
-  for (int axis = 0; axis < 3; axis++) l.lse_stride[axis] = g->lse_stride[axis];
-  if (dlse->data) { /* [B, H, N] */
-    l.dlse_stride[0] = dlse->stride[0];
-    l.dlse_stride[1] = dlse->stride[2];
-    l.dlse_stride[2] = dlse->stride[1];
-  }
-  int64_t threads = r->B * r->N * r->table->heads * facts_lanes(r->table);
+  const cuda_driver *driver = r->device->driver;
+  hopper_facts_launch l;
+  facts_fill(g, space, &l);
+  int64_t words = r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
+  int64_t drawing = (words + FACTS_THREADS - 1) / FACTS_THREADS;
+  dil_status status =
+      cuda_check(driver,
+                 driver->fill_ordered((cu_pointer)(uintptr_t)space->spoiled, 0,
+                                      SPACE_HEAD, r->stream),
+                 "clear memory");
+  if (status) return status;
   return cuda_launch(r, code, ENTRY_FACTS,
-                     (threads + FACTS_THREADS - 1) / FACTS_THREADS,
-                     FACTS_THREADS, 0, &l);
+                     l.fact_blocks + l.value_blocks + drawing, FACTS_THREADS, 0,
+                     &l);
 }
 
 /* ---- the family ---------------------------------------------------------- */
 
 static bool gradient_is_described(const dil_tensor *t) {
-  return !t->data || (t->dtype == DIL_BF16 && maps_can(t));
+  return !t->data || (t->dtype != DIL_F32 && maps_can(t));
 }
 
 const char *hopper_gradient_refusal(const gradient_run *g) {

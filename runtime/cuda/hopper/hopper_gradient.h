@@ -1,22 +1,34 @@
 /* hopper_gradient.h - launches of the Hopper kernels of gradients
- * (templates/hopper/backward.cu). One code holds query rows and makes dQ, the
- * other holds keys and makes dK and dV. */
+ * (templates/hopper/backward.cu). One code holds query rows and makes dQ,
+ * others hold keys and make dK, dV or both. */
 #ifndef DIL_RUNTIME_CUDA_HOPPER_HOPPER_GRADIENT_H
 #define DIL_RUNTIME_CUDA_HOPPER_HOPPER_GRADIENT_H
 
 #include "runtime/cuda/launch/gradient_run.h"
 
-/* The part of the workspace that these kernels use. */
+/* No pass of a forward call takes this family. */
+extern const cuda_family cuda_hopper_gradient;
+
+/* The parts of the workspace that these kernels use. */
 typedef struct hopper_gradient_space {
-  float *facts;            /* [B, H, N][DIL_FACTS] */
-  unsigned *spoiled;       /* where a sum is not finite it becomes 1, and the
-                              general kernels make all gradients again */
+  float *facts;        /* [B, H, N][DIL_FACTS] */
+  unsigned *spoiled;   /* where a sum is not finite it becomes 1, and the
+                          general kernels make all gradients again */
+  float *tops;         /* three, of f16: see hopper_facts_launch */
+  unsigned *row_words; /* of dropout: [B, H, N], and [B, H, M] of keys */
+  unsigned *key_words;
 } hopper_gradient_space;
+
+/* The bytes that a call needs beside its facts, and the space there. */
+int64_t hopper_gradient_bytes(const cuda_run *r);
+hopper_gradient_space hopper_gradient_place(const gradient_run *g,
+                                            char *memory);
 
 /* Returns why these kernels cannot make the gradients of a call; NULL: they
  * can. */
 const char *hopper_gradient_refusal(const gradient_run *g);
-/* The facts of all query rows. `code`: either of the two. */
+/* The facts of all query rows, and the words of dropout. `code`: any of a
+ * call's. */
 dil_status hopper_gradient_facts(const gradient_run *g,
                                  const hopper_gradient_space *space,
                                  const cuda_code *code);

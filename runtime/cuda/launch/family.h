@@ -79,18 +79,6 @@ typedef struct cuda_family {
   dil_status (*launch)(const cuda_run *r, int32_t pass, const cuda_code *code);
 } cuda_family;
 
-extern const cuda_family cuda_general, cuda_hopper;
-/* These families make gradients of query rows and of keys (gradient.c,
- * hopper/hopper_gradient.c); no pass of a forward call takes them. */
-extern const cuda_family cuda_gradient, cuda_gradient_keys,
-    cuda_hopper_gradient;
-/* The family "peak" measures the device; no pass takes it. */
-extern const cuda_family cuda_peak;
-/* The family "rows" packs, spreads and fills rows for ranks of a ring; no
- * pass takes it. Its entries: */
-extern const cuda_family cuda_rows;
-enum { ROWS_MOVE, ROWS_RANDOM };
-
 /* The branches of a pass that serve a head. */
 static inline uint64_t cuda_served(const dil_table *table, int32_t pass,
                                    int32_t head) {
@@ -119,21 +107,5 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
  * r->bounds. */
 int64_t cuda_bounds_bytes(const cuda_run *r);
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
-/* Computes those bounds. It runs before the first pass. */
-dil_status general_bounds(const cuda_run *r, const cuda_code *code);
-/* general_begin runs before the first pass and sets an empty state for chained
- * heads. general_end runs after the last pass: it converts their state to o and
- * lse and writes 0 for heads that no pass computes. In a shard of a sequence,
- * general_end does so for all heads and merges their states. */
-dil_status general_begin(const cuda_run *r, const cuda_code *code);
-dil_status general_end(const cuda_run *r, const cuda_code *code);
-/* In a shard of a sequence, the state of a pass alone: it begins with the sinks
- * of its branches, and the pattern's are not in it. */
-dil_status general_begin_alone(const cuda_run *r, int32_t pass,
-                               const cuda_code *code);
-/* The parameters of a pass, with the space of tiles that hold query rows, or
- * keys. */
-dil_status general_fill(const cuda_run *r, int32_t pass, bool keys,
-                        const cuda_code *code, dil_params *p);
 
 #endif

@@ -25,6 +25,8 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .backward = kernel_backward,
       .backward_workspace = kernel_backward_workspace,
       .backward_time = kernel_backward_time,
+      .backward_describe = kernel_backward_describe,
+      .backward_estimate = kernel_backward_estimate,
       .states = kernel_states,
       .begin = kernel_begin,
       .advance = kernel_advance,

@@ -3,6 +3,7 @@
 #include "rows.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/codes.h"
 #include "runtime/rowset/walk.h"
 #include "templates/rows.h"
 #include <stddef.h>

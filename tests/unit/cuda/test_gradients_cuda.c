@@ -69,6 +69,19 @@ static const struct {
      1, 70, 70},
     {"dropout, grouped",
      P("heads 4 kv 2; head_dim 16", "dropout 0.4; branch { }"), 2, 40, 70},
+    {"dropout, grouped segments",
+     P("heads 4 kv 2; head_dim 64",
+       "dropout 0.3; causal; segments 32, 64; dilations 1, 2;"),
+     2, 150, 150},
+    {"dropout, late queries",
+     P("heads 2; head_dim 40", "dropout 0.1; window 50, 9; branch { }"), 1, 90,
+     170},
+    {"narrow values", P("heads 2; head_dim 192 value 128", "branch { }"), 1, 70,
+     100},
+    {"wide values, dropout",
+     P("heads 2 kv 1; head_dim 160 value 224",
+       "dropout 0.2; causal; branch { dilation 2; }"),
+     1, 90, 90},
     {"tanh", P(SMALL, "score 4.0 * tanh(s / 4.0); branch { }"), 1, 60, 90},
     {"bias and squares",
      P(SMALL, "causal; score s * s - 0.1 * (i - j); score "
@@ -104,6 +117,16 @@ static const struct {
      P(SMALL, "input t : bf16[M] gradient; input u : f16[2, H] gradient; "
               "score tanh(s * t[j]) + u[j % 3, h]; branch { }"),
      1, 80, 90},
+    /* The index runs from -2 on, and past the table. */
+    {"a table read at an index of keys, and outside",
+     P(SMALL, "input at : i32[M]; input t : f32[H, 2] gradient; "
+              "score s + t[h, at[j] * 3 - 2]; branch { }"),
+     1, 50, 70},
+    {"tables of rows and keys by an index",
+     P("heads 4 kv 2; head_dim 16",
+       "input doc : i32[B, M]; input t : f32[2, 3] gradient; "
+       "score s * (1 + t[doc[b, i], doc[b, j]]); branch { }"),
+     2, 40, 60},
     {"inputs before and after",
      P(SMALL, "input t : f32[9] gradient; score s * t[4] + t[j]; "
               "score s + t[0] * s * s; branch { }"),
@@ -117,13 +140,15 @@ static const struct {
               "2, 4; score s * t[h, j];"),
      1, 100, 100},
     {"inputs, union",
-     P(SMALL, "combine union; input t : f32[H] gradient; score s * t[h]; branch "
-              "{ window 10, 10; } branch { mask j < 20; } branch { dilation 4; "
-              "}"),
+     P(SMALL,
+       "combine union; input t : f32[H] gradient; score s * t[h]; branch "
+       "{ window 10, 10; } branch { mask j < 20; } branch { dilation 4; "
+       "}"),
      1, 110, 110},
     {"inputs, sum",
-     P(SMALL, "combine sum; input t : f32[M] gradient; score s + t[i]; branch { "
-              "causal; } branch { dilation 2; }"),
+     P(SMALL,
+       "combine sum; input t : f32[M] gradient; score s + t[i]; branch { "
+       "causal; } branch { dilation 2; }"),
      1, 90, 90},
     {"inputs, dropout",
      P(SMALL, "dropout 0.3; input t : f32[H] gradient; score s * t[h]; branch "
@@ -157,11 +182,12 @@ static const struct {
                                     "branch { dilation 3; mask j > 5; }"),
      2, 90, 90},
     {"detached sinks",
-     P("heads 4; head_dim 16", "gradient detached; input z : f32[H] gradient; "
-                               "sink z[h]; branch { segment 32; sink 2.0 * "
-                               "z[0]; score s * z[h]; } branch { dilation 2; "
-                               "heads 1..2; } branch { causal; heads 2..3; sink "
-                               "-z[h] * 0.01 * i; }"),
+     P("heads 4; head_dim 16",
+       "gradient detached; input z : f32[H] gradient; "
+       "sink z[h]; branch { segment 32; sink 2.0 * "
+       "z[0]; score s * z[h]; } branch { dilation 2; "
+       "heads 1..2; } branch { causal; heads 2..3; sink "
+       "-z[h] * 0.01 * i; }"),
      1, 100, 100},
 };
 enum { CASES = sizeof cases / sizeof *cases };
@@ -203,6 +229,17 @@ static double spoil(int32_t tensor, const int64_t *at, double number) {
 }
 static double spoil_output(const int64_t *at, double number) {
   return spoil(3, at, number);
+}
+
+/* The gradient of a loss that is multiplied by 65536: up to the largest f16, so
+ * that the gradients of scores do not fit into one. */
+static double scaled_loss(const int64_t *at, double number) {
+  (void)at;
+  return fmax(fmin(number / 5, 0.99), -0.99) * 65536;
+}
+/* Rows whose gradients differ by powers of two. */
+static double uneven_loss(const int64_t *at, double number) {
+  return ldexp(number, -(int)(at[1] % 9));
 }
 
 static const struct {
@@ -266,13 +303,15 @@ static const struct {
      0,
      {.call = {.element = spoil}, .element = spoil_output}},
     {"a branch alone, its lse made again",
-     P(SMALL, "gradient detached; input z : f32[H] gradient; sink z[h]; causal; "
-              "branch { segment 32; } branch { dilation 2; sink z[0]; }"),
+     P(SMALL,
+       "gradient detached; input z : f32[H] gradient; sink z[h]; causal; "
+       "branch { segment 32; } branch { dilation 2; sink z[0]; }"),
      0,
      {.without_lse = true}},
     {"lengths of inputs",
-     P(SMALL, "causal; input t : f32[M] gradient; input z : f32[B, N] gradient; "
-              "score s * t[i] + z[b, i]; branch { }"),
+     P(SMALL,
+       "causal; input t : f32[M] gradient; input z : f32[B, N] gradient; "
+       "score s * t[i] + z[b, i]; branch { }"),
      0,
      {.call = {.batch = 3, .lengths = some_lengths}}},
     {"inputs alone",
@@ -290,6 +329,31 @@ static const struct {
      0,
      {.call = {.element = spoil}, .element = spoil_output}},
     {"large scores", P(SMALL, "causal; branch { }"), 0, {.call = {.size = 10}}},
+    {"large scores, dropout",
+     P(SMALL, "dropout 0.25; causal; branch { }"),
+     0,
+     {.call = {.size = 10, .train = true, .dropout_seed = 3}}},
+    {"scaled losses",
+     P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.element = scaled_loss}},
+    {"scaled losses, dropout",
+     P(SMALL, "dropout 0.25; branch { }"),
+     0,
+     {.call = {.train = true, .dropout_seed = 3}, .element = scaled_loss}},
+    {"uneven losses",
+     P(SMALL, "causal; branch { }"),
+     0,
+     {.element = uneven_loss}},
+    {"dropout at rest",
+     P(SMALL, "dropout 0.25; branch { }"),
+     0,
+     {.wide = false}},
+    {"not finite, dropout",
+     P(SMALL, "dropout 0.25; causal; branch { }"),
+     0,
+     {.call = {.element = spoil, .train = true, .dropout_seed = 3},
+      .element = spoil_output}},
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 

@@ -1,59 +1,123 @@
 /* hopper_gradient.c - the strategy for gradients on Hopper (sm_90a):
  * templates/hopper/backward.cu.
  *
- * In: a backward plan without masks, scores and dropout. Out: a
- * kernel that makes dQ and one that makes dK and dV. Both depend on head sizes
- * and a few properties of the passes; the launch brings the pattern. The
- * general kernels of gradients take all other calls. */
+ * In: a backward plan without masks and scores. Out: a kernel that makes dQ and
+ * one that makes dK and dV, or one for each of these where heads are wide; the
+ * same once more for calls with dropout. All depend on head sizes and a few
+ * properties of the passes; the launch brings the pattern. The general kernels
+ * of gradients take all other calls. */
 #include "hopper_config.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/cuda/chips.h"
 #include "runtime/tables/hopper_gradient_table.h"
 #include <string.h>
 
 typedef struct gradient_config {
-  int32_t width;  /* heads up to this */
-  int32_t rows;   /* of a streamed block */
+  int32_t width; /* heads up to this; for dK and dV half of both sums' widths */
+  int32_t rows;  /* of a streamed block */
   int32_t stages; /* of streamed blocks */
   int32_t held;   /* tiles of held rows in shared memory */
   bool turns;     /* warpgroups take turns to issue products */
 } gradient_config;
 
-enum { VARIANT_Q, VARIANT_KEYS, VARIANTS };
-enum { GRADIENT_CONFIGS = 3, GRADIENT_WARPGROUPS = 2 };
+enum { GRADIENT_CONFIGS = 7, GRADIENT_WARPGROUPS = 2 };
 
-/* By variant, and width. The sums of dK and dV of 128 elements leave no
- * registers for blocks of more than 64 rows. */
-static const gradient_config configs[VARIANTS][GRADIENT_CONFIGS] = {
-    {{64, 128, 4, 2, false}, {128, 128, 2, 1, true}, {128, 64, 2, 1, false}},
-    {{64, 128, 4, 2, false}, {128, 64, 3, 2, true}, {128, 32, 2, 2, false}}};
+/* A kernel: what it makes, its name, and its configurations by width. Sums of
+ * more than 256 columns leave no registers for dK and dV at once. */
+typedef struct gradient_made {
+  int32_t makes;
+  const char *name;
+  gradient_config configs[GRADIENT_CONFIGS]; /* until one of width 0 */
+} gradient_made;
 
-static int32_t gradient_width(const dil_table *t) {
-  return (t->head_dim + 31) / 32 * 32;
+static const gradient_made made_queries = {GRADIENT_Q,
+                                           "dq",
+                                           {{64, 128, 4, 2, false},
+                                            {128, 128, 2, 1, true},
+                                            {128, 64, 2, 1, false},
+                                            {192, 80, 2, 1, true},
+                                            {224, 64, 2, 1, true},
+                                            {256, 48, 2, 1, true},
+                                            {256, 32, 2, 1, false}}};
+static const gradient_made made_both = {GRADIENT_K | GRADIENT_V,
+                                        "dkv",
+                                        {{64, 128, 4, 2, false},
+                                         {128, 64, 3, 2, true},
+                                         {128, 64, 2, 2, true},
+                                         {128, 32, 2, 2, false}}};
+static const gradient_made made_keys = {GRADIENT_K,
+                                        "dk",
+                                        {{192, 80, 2, 1, true},
+                                         {224, 64, 2, 1, true},
+                                         {256, 48, 2, 1, true},
+                                         {256, 32, 2, 1, false}}};
+static const gradient_made made_values = {
+    GRADIENT_V, "dv", {{192, 96, 2, 1, true}, {256, 64, 2, 1, true}}};
+
+static int32_t gradient_round_up(int32_t n) {
+  return (n + 31) / 32 * 32;
+}
+static int32_t gradient_head(const dil_table *t) {
+  return gradient_round_up(t->head_dim);
+}
+static int32_t gradient_value(const dil_table *t) {
+  return gradient_round_up(t->value_dim);
+}
+
+/* A variant: a kernel, with dropout or without. */
+typedef struct gradient_variant {
+  const gradient_made *made; /* NULL: there is no such variant */
+  bool drops;
+} gradient_variant;
+
+static gradient_variant gradient_variant_of(const dil_table *t,
+                                            int32_t number) {
+  static const gradient_made *const narrow[] = {&made_queries, &made_both};
+  static const gradient_made *const wide[] = {&made_queries, &made_keys,
+                                              &made_values};
+  bool is_wide = gradient_head(t) + gradient_value(t) > 256;
+  int32_t count = is_wide ? 3 : 2;
+  gradient_variant v = {NULL, number >= count};
+  if (number < count * (1 + (t->dropout > 0)))
+    v.made = is_wide ? wide[number % count] : narrow[number % count];
+  return v;
+}
+
+static int32_t gradient_width(const dil_table *t, const gradient_made *made) {
+  int32_t head = gradient_head(t), wide = gradient_value(t);
+  int32_t mean = gradient_round_up((head + wide) / 2);
+  if (made == &made_both) return mean;
+  return (int32_t)maximum(made == &made_values ? wide : head, mean);
+}
+
+/* As templates/hopper/backward.cu lays it out: tiles; the facts and words of a
+ * stage, its messages and barriers; plans and the other barriers. */
+static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
+                              const gradient_config *s) {
+  enum { STAGE_REST = 152, REST = 800, HELD_ROWS = 64 * GRADIENT_WARPGROUPS };
+  int32_t head = gradient_head(t) * 2, wide = gradient_value(t) * 2;
+  bool keys = v->made->makes != GRADIENT_Q, scored = v->made != &made_values;
+  int32_t facts = (keys ? s->rows * 8 + 16 : 0) +
+                  (v->drops ? (s->rows + HELD_ROWS) * 4 : 0);
+  return HELD_ROWS * s->held * (head + (scored ? wide : 0)) +
+         s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST;
 }
 
 /* Configuration number `fallback` of a variant; NULL: there is none. */
-static const gradient_config *
-gradient_config_of(const dil_table *t, int32_t variant, int32_t fallback) {
+static const gradient_config *gradient_config_of(const dil_table *t,
+                                                 const gradient_variant *v,
+                                                 int32_t fallback) {
   int32_t width = 0;
-  if (variant >= VARIANTS) return NULL;
+  if (!v->made) return NULL;
   for (int32_t i = 0; i < GRADIENT_CONFIGS; i++) {
-    const gradient_config *s = &configs[variant][i];
-    if (s->width < gradient_width(t) || (width && s->width > width)) continue;
+    const gradient_config *s = &v->made->configs[i];
+    if (s->width < gradient_width(t, v->made) || (width && s->width > width) ||
+        gradient_bytes(t, v, s) > HOPPER_SHARED_MOST)
+      continue;
     width = s->width;
     if (fallback-- == 0) return s;
   }
   return NULL;
-}
-
-/* As templates/hopper/backward.cu lays it out: tiles; the facts of a stage, its
- * messages and barriers; plans and the other barriers. */
-static int32_t gradient_bytes(const dil_table *t, bool keys,
-                              const gradient_config *s) {
-  enum { STAGE_REST = 152, REST = 800 };
-  int32_t row = gradient_width(t) * 2 * 2; /* of both tensors */
-  int32_t facts = keys ? s->rows * 8 + 16 : 0;
-  return GRADIENT_WARPGROUPS * 64 * s->held * row +
-         s->stages * (s->rows * row + facts + STAGE_REST) + REST;
 }
 
 static bool hopper_gradient_can(const gpu_request *r, char *reason,
@@ -65,19 +129,20 @@ static bool hopper_gradient_can(const gpu_request *r, char *reason,
     snprintf(reason, size, "wgmma needs sm_90a");
     return false;
   }
-  for (int32_t v = 0; v < VARIANTS; v++) {
-    const gradient_config *s = gradient_config_of(t, v, 0);
+  for (int32_t n = 0;; n++) {
+    gradient_variant v = gradient_variant_of(t, n);
+    const gradient_config *s = gradient_config_of(t, &v, 0);
+    if (!v.made) return true;
     if (!s) {
       snprintf(reason, size, "gradients of a head_dim of %d by %d", t->head_dim,
                t->value_dim);
       return false;
     }
     for (int32_t p = 0; p < t->pass_count; p++)
-      if (!hopper_gradient_table_fill(t, p, v == VARIANT_KEYS, s->rows, &made,
-                                      reason, size))
+      if (!hopper_gradient_table_fill(t, p, v.made != &made_queries, s->rows,
+                                      &made, reason, size))
         return false;
   }
-  return true;
 }
 
 static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
@@ -99,27 +164,35 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
   put(text, "#define SUMS %d\n", t->pass_count > 1);
 }
 
+static void gradient_describe(const gpu_request *r, const gradient_variant *v,
+                              const gradient_config *s, dil_cuda_code *code) {
+  const dil_table *t = &r->common.plan->table;
+  *code = (dil_cuda_code){.family = "hopper gradient",
+                          .arch = r->arch,
+                          .threads = 128 * (GRADIENT_WARPGROUPS + 1),
+                          .shared = gradient_bytes(t, v, s),
+                          .tile_rows = 64 * GRADIENT_WARPGROUPS,
+                          .tile_keys = s->rows,
+                          .knob = {[GRADIENT_KNOB_MAKES] = v->made->makes,
+                                   [GRADIENT_KNOB_DROPS] = v->drops}};
+  snprintf(code->variant, sizeof code->variant,
+           "hopper gradient %s %s%s %dx%d d%d", v->made->name,
+           v->drops ? "dropout " : "", dil_dtype_name(t->dtype),
+           code->tile_rows, s->rows, t->head_dim);
+}
+
 static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
                                   int32_t fallback, dil_cuda_code *code,
                                   source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  const gradient_config *s = gradient_config_of(t, variant, fallback);
-  bool keys = variant == VARIANT_KEYS;
+  gradient_variant v = gradient_variant_of(t, variant);
+  const gradient_config *s = gradient_config_of(t, &v, fallback);
   if (!s) return false;
-  *code = (dil_cuda_code){
-      .family = "hopper gradient",
-      .arch = r->arch,
-      .threads = 128 * (GRADIENT_WARPGROUPS + 1),
-      .shared = gradient_bytes(t, keys, s),
-      .tile_rows = 64 * GRADIENT_WARPGROUPS,
-      .tile_keys = s->rows,
-      .knob = {[GRADIENT_KNOB_MAKES] =
-                   keys ? GRADIENT_K | GRADIENT_V : GRADIENT_Q}};
-  snprintf(code->variant, sizeof code->variant,
-           "hopper gradient %s %s %dx%d d%d", keys ? "dkv" : "dq",
-           dil_dtype_name(t->dtype), code->tile_rows, s->rows, t->head_dim);
-  put(text, "#define HOLDS_KEYS %d\n#define HEAD_WIDTH %d\n", keys,
-      gradient_width(t));
+  gradient_describe(r, &v, s, code);
+  put(text, "#define MAKES %d\n#define ELEMENT %d\n", v.made->makes,
+      t->dtype == DIL_BF16 ? 1 : 2);
+  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n", gradient_head(t),
+      gradient_value(t));
   put(text, "#define HEAD_DIM %d\n#define VALUE_DIM %d\n", t->head_dim,
       t->value_dim);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
@@ -127,7 +200,9 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
   put(text, "#define QUERY_STAGES %d\n#define PINGPONG %d\n", s->held,
       s->turns);
   put(text, "#define SHARED_LIMIT %d\n", code->shared);
-  gradient_put_features(t, keys, s->rows, text);
+  put(text, "#define DROPS %d\n#define DROPOUT %lluu\n", v.drops,
+      (unsigned long long)(t->dropout * 4294967296.0));
+  gradient_put_features(t, v.made != &made_queries, s->rows, text);
   put_template(text, "templates/hopper/backward.cu");
   return true;
 }

@@ -1,0 +1,46 @@
+/* backward.h - a call for gradients on a GPU, which may be absent. Running the
+ * call (backward.c) and telling of it beforehand (backward_estimate.c) share
+ * these declarations. */
+#ifndef DIL_RUNTIME_CUDA_BACKWARD_H
+#define DIL_RUNTIME_CUDA_BACKWARD_H
+
+#include "input_sums.h"
+#include "kernel.h"
+
+typedef struct backward_codes {
+  const cuda_code *q, *k, *v;
+  const cuda_code *inputs; /* NULL: no gradient of an input that scores read */
+  const cuda_code *fast_q, *fast_k, *fast_v; /* NULL: there are none */
+  const cuda_code *general;                  /* bounds and states */
+} backward_codes;
+
+/* Where everything lies in the workspace. */
+typedef struct backward_layout {
+  int64_t facts, fast, state_o, state_lse, sums[3], inputs, bounds, pass;
+  int64_t end;
+} backward_layout;
+
+typedef struct backward_run {
+  dil_cuda_kernel *kernel;
+  const dil_backward_call *call;
+  dil_call seen;   /* the forward call; its o is dO */
+  cuda_run run;    /* of `seen` */
+  dil_shard whole; /* the whole call as a shard */
+  backward_codes codes;
+  backward_layout at;
+  gradient_run gradient;
+  input_sums inputs;
+  char *sums; /* memory of the sums of inputs */
+} backward_run;
+
+/* Checks a call on a kernel's device, and begins to fill `b`. */
+dil_status backward_check(dil_cuda_kernel *kernel,
+                          const dil_backward_call *call, backward_run *b);
+/* Does all that comes before the device has work to do: the codes, there, and
+ * the workspace. The device, where there is one, is entered. */
+dil_status backward_prepare(backward_run *b);
+/* Returns why the fast kernels do not make the gradients of a prepared call;
+ * NULL: they do. */
+const char *backward_fast_refusal(const backward_run *b);
+
+#endif

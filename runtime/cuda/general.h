@@ -1,0 +1,28 @@
+/* general.h - the launches of templates/general/general.cu beside its passes,
+ * for kernel.c, backward.c and gradient.c. */
+#ifndef DIL_RUNTIME_CUDA_GENERAL_H
+#define DIL_RUNTIME_CUDA_GENERAL_H
+
+#include "runtime/cuda/launch/family.h"
+
+extern const cuda_family cuda_general;
+
+/* Computes the bounds of inputs (cuda_bounds_bytes). It runs before the first
+ * pass. */
+dil_status general_bounds(const cuda_run *r, const cuda_code *code);
+/* general_begin runs before the first pass and sets an empty state for chained
+ * heads. general_end runs after the last pass: it converts their state to o and
+ * lse and writes 0 for heads that no pass computes. In a shard of a sequence,
+ * general_end does so for all heads and merges their states. */
+dil_status general_begin(const cuda_run *r, const cuda_code *code);
+dil_status general_end(const cuda_run *r, const cuda_code *code);
+/* In a shard of a sequence, the state of a pass alone: it begins with the sinks
+ * of its branches, and the pattern's are not in it. */
+dil_status general_begin_alone(const cuda_run *r, int32_t pass,
+                               const cuda_code *code);
+/* The parameters of a pass, with the space of tiles that hold query rows, or
+ * keys. */
+dil_status general_fill(const cuda_run *r, int32_t pass, bool keys,
+                        const cuda_code *code, dil_params *p);
+
+#endif

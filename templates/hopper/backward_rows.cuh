@@ -1,0 +1,131 @@
+// backward_rows.cuh - the kernel over rows that runs before gradients: facts of
+// query rows, f16's greatest numbers, the words of dropout.
+//
+// In: o, dO, lse, V. Out: what backward_facts.cuh and the consumers read.
+#pragma once
+
+// Lanes of a warp that share a row: sixteen bytes of each operand at a time.
+#define LANES_OF(units)                                                        \
+  ((units) <= 1 ? 1 : (units) <= 2 ? 2 : (units) <= 4 ? 4 : (units) <= 8 ? 8 : 16)
+#define ROW_UNITS (VALUE_DIM / 8)
+#define ROW_LANES LANES_OF(ROW_UNITS)
+
+DEVICE long long offset_of(const long long (&stride)[3], int b, int n, int h) {
+  return b * stride[0] + n * stride[1] + h * stride[2];
+}
+
+DEVICE float dot_units(const void *a, const void *b, long long i, long long j) {
+  int4 x = *(const int4 *)((const unsigned short *)a + i);
+  int4 y = *(const int4 *)((const unsigned short *)b + j);
+  const u32 u[4] = {(u32)x.x, (u32)x.y, (u32)x.z, (u32)x.w};
+  const u32 v[4] = {(u32)y.x, (u32)y.y, (u32)y.z, (u32)y.w};
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+    sum = fmaf(high_half(u[k]), high_half(v[k]),
+               fmaf(low_half(u[k]), low_half(v[k]), sum));
+  return sum;
+}
+
+// The product of two rows, by the lanes that share them.
+DEVICE float dot_rows(const void *a, const void *b, long long i, long long j,
+                      bool there) {
+  float sum = 0;
+#pragma unroll
+  for (int unit = 0; unit < ROW_UNITS; unit += ROW_LANES) {
+    int own = unit + thread_index() % ROW_LANES;
+    if (there && own < ROW_UNITS)
+      sum += dot_units(a, b, i + own * 8, j + own * 8);
+  }
+#pragma unroll
+  for (int away = ROW_LANES / 2; away; away >>= 1)
+    sum += __shfl_xor_sync(~0u, sum, away);
+  return sum;
+}
+
+// A row of a head, of rows that follow one another as they do in memory: all
+// heads of a position.
+struct head_row {
+  bool there;
+  int b, n, h;
+};
+DEVICE head_row row_of(const hopper_facts_launch &run, int block, int rows,
+                       int heads) {
+  long long row = ((long long)block * blockDim.x + threadIdx.x) / ROW_LANES;
+  bool there = row < (long long)run.batches * rows * heads;
+  if (!there) row = 0;
+  long long at = row / heads;
+  return {there, (int)(at / rows), (int)(at % rows), (int)(row % heads)};
+}
+
+// Raises a number of run.tops. A number that is not finite does not count: it
+// shows in the sums of the rows that see it. Few warps write.
+DEVICE void raise_top(float *top, float x, bool there) {
+  bool finite = there && x < __int_as_float(0x7f800000);
+  int bits = finite ? __float_as_int(x) : 0;
+#pragma unroll
+  for (int away = 16; away; away >>= 1)
+    bits = max(bits, __shfl_xor_sync(~0u, bits, away));
+  if (thread_index() % 32 == 0 && bits > *(volatile int *)top)
+    atomicMax((int *)top, bits);
+}
+
+// Rows without keys have the lse +inf here, which makes weights of 0.
+DEVICE void make_facts(const hopper_facts_launch &run) {
+  const float log2_e = 1.44269504088896340736f;
+  head_row r = row_of(run, blockIdx.x, run.rows, run.heads);
+  long long at = offset_of(run.do_stride, r.b, r.n, r.h);
+  float delta = dot_rows(run.o, run.do_,
+                         offset_of(run.o_stride, r.b, r.n, r.h), at, r.there);
+  float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
+  if (run.dlse) delta -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)];
+  delta *= run.kept;
+#if ELEMENT == 2
+  raise_top(run.tops, dot_rows(run.do_, run.do_, at, at, r.there), r.there);
+  raise_top(run.tops + 2, fabsf(delta), r.there);
+#endif
+  if (!r.there || thread_index() % ROW_LANES) return;
+  float2 facts = {lse == MINUS_INFINITY ? INFINITE_LSE : lse * log2_e, delta};
+  ((float2 *)run.facts)[((long long)r.b * run.heads + r.h) * run.rows + r.n] =
+      facts;
+}
+
+#if ELEMENT == 2
+DEVICE void look_at_values(const hopper_facts_launch &run) {
+  head_row r =
+      row_of(run, blockIdx.x - run.fact_blocks, run.keys, run.key_heads);
+  long long at = offset_of(run.v_stride, r.b, r.n, r.h);
+  raise_top(run.tops + 1, dot_rows(run.v, run.v, at, at, r.there), r.there);
+}
+#endif
+
+#if DROPS
+DEVICE void draw_word(const hopper_facts_launch &run) {
+  int block = blockIdx.x - run.fact_blocks - run.value_blocks;
+  long long i = (long long)block * blockDim.x + threadIdx.x;
+  long long rows = (long long)run.batches * run.heads * run.rows;
+  bool key = i >= rows;
+  if (key) i -= rows;
+  int count = key ? run.keys : run.rows;
+  long long head = i / count;
+  if (head >= (long long)run.batches * run.heads) return;
+  int n = (int)(i % count), away = key ? 0 : run.keys - run.rows;
+  dil_seed seed = seed_of(run);
+  (key ? run.key_words : run.row_words)[i] =
+      dil_drop_word(key ? DIL_DROP_KEY : DIL_DROP_ROW, (int)(head / run.heads),
+                    (int)(head % run.heads), n + away, seed.low,
+                    seed.high);
+}
+#endif
+
+extern "C" __global__ void
+hopper_facts(const __grid_constant__ hopper_facts_launch run) {
+  if ((int)blockIdx.x < run.fact_blocks) make_facts(run);
+#if ELEMENT == 2
+  else if ((int)blockIdx.x < run.fact_blocks + run.value_blocks)
+    look_at_values(run);
+#endif
+#if DROPS
+  else draw_word(run);
+#endif
+}
