@@ -150,3 +150,46 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   double merged = parts > 1 ? rows * parts * (double)(p->value_dim + 2) * 8 : 0;
   return fmax(computed, moved) + merged / chip->memory;
 }
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* As `slowness`, of the general kernels of gradients and of the fast ones, by
+ * products that are computed: seven of a pair in all. */
+static const struct {
+  double whole, each;
+} gradient_slowness[2] = {{3.9, 170}, {0.95, 35}};
+
+/* Operations of a pair by kernels that make these gradients (GRADIENT_...):
+ * scores and dP are computed again by each. */
+static double gradient_pair_flops(const pattern *p, int32_t makes) {
+  bool q = makes & GRADIENT_Q, k = makes & GRADIENT_K, v = makes & GRADIENT_V;
+  bool slopes = q || k || makes & GRADIENT_INPUTS;
+  return 2.0 * ((double)p->head_dim * (1 + q + k) +
+                (double)p->value_dim * (slopes + v));
+}
+
+double cost_gpu_gradient_seconds(const pattern *p, const cost_gpu_case *c,
+                                 bool fast) {
+  const dil_cuda_code *code = c->code;
+  const cover_count *n = c->count;
+  const cuda_chip *chip = chip_like(c->facts);
+  int32_t makes = code->knob[GRADIENT_KNOB_MAKES];
+  bool keys = makes & (GRADIENT_K | GRADIENT_V);
+  double rows = keys ? (double)c->M * (double)p->kv_heads
+                     : (double)c->N * (double)p->heads;
+  double tiles = fmax((double)c->B * ceil(rows / code->tile_rows), 1);
+  double visited = (n->full + n->partial) * code->tile_rows * code->tile_keys;
+  if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
+  double blocks = fast ? 1 : blocks_at_once(p, code);
+  double dim = (double)(p->head_dim + p->value_dim) / 2;
+  double slow =
+      gradient_slowness[fast].whole + gradient_slowness[fast].each / dim;
+  double each = gradient_pair_flops(p, makes) * visited / tiles;
+  return turns(tiles, blocks * c->facts->processors) * blocks * each * slow /
+         rate_of(p, chip);
+}
+
+double cost_gpu_gradient_rows_seconds(const cost_gradients *g,
+                                      const dil_cuda_facts *facts) {
+  return (g->read + g->written) / chip_like(facts)->memory;
+}

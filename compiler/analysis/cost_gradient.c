@@ -1,7 +1,8 @@
 /* cost_gradient.c - the cost of a call's gradients: operations by the
- * definition, bytes of its tensors, and what a run needs beside them at most.
- */
+ * definition, bytes of its tensors, what a run needs beside them at most, and
+ * how long a processor takes. */
 #include "cost.h"
+#include <math.h>
 
 /* q k, dS k and dS q have D products each, dO v and P dO have Dv. */
 double cost_gradient_flops(const pattern *p, double reached) {
@@ -36,4 +37,23 @@ cost_gradients cost_gradients_of(const pattern *p, double pairs, int64_t B,
       .saved = o * size + lse,
       .workspace = (q + kv) * f32 + rows * f32 * (2 + 2 * own_softmaxes(p)) +
                    (has_input_gradients(p) ? INPUTS_MOST : 0)};
+}
+
+/* Rows of a vector, which a tile of fewer rows computes too. */
+enum { VECTOR_ROWS = 16 };
+
+double cost_gradient_seconds(const pattern *p, const cost_case *forward) {
+  cost_case c = *forward;
+  cover_count count = *c.count;
+  double used =
+      fmin(ceil((double)c.N / VECTOR_ROWS) * VECTOR_ROWS, COST_TILE_ROWS) /
+      COST_TILE_ROWS;
+  count.full *= used;
+  count.partial *= used;
+  count.together *= used;
+  c.count = &count;
+  c.rows = false;
+  c.backward = true;
+  double again = own_softmaxes(p) > 0 ? cost_seconds(p, forward) : 0;
+  return again + cost_seconds(p, &c);
 }

@@ -1,7 +1,7 @@
 /* command_explain.c - `dil explain FILE --seq N`: what a pattern costs, counted
  * exactly, and how long it would take here, which is a prediction. */
 #include "call_setup.h"
-#include "gpu_estimate.h"
+#include "gradient_estimate.h"
 #include "session_stream.h"
 #include "compiler/analysis/cost.h"
 #include "compiler/exchange/exchange.h"
@@ -18,6 +18,7 @@ typedef struct cost_report {
   int32_t threads, tile_keys;
   bool causal;
   cover_count count; /* of all batch rows */
+  cost_case spot;    /* on the processor */
   double flops, bytes;
   double dense, dense_causal; /* pairs */
   double peak, seconds;
@@ -32,8 +33,7 @@ typedef struct cost_report {
   stream_shape shape;
   stream_facts stream;
   bool backward; /* by --backward, or by the kernel itself */
-  cost_gradients gradients;
-  int64_t workspace; /* of gradients on the processor; -1: not known */
+  gradient_estimate gradients;
 } cost_report;
 
 static bool all_causal(const pattern *p) {
@@ -76,18 +76,18 @@ static dil_status explain_cpu(const call_setup *b, compilation *c,
   kernel_code_free(&code);
   if (!status) status = measure_peak(b, r->isa, 0.05, &r->peak);
   bool bf16 = r->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(r->isa);
-  cost_case spot = {.threads = r->threads,
-                    .count = &r->count,
-                    .tile_keys = r->tile_keys,
-                    .B = r->B,
-                    .N = r->N,
-                    .M = r->M,
-                    .rows = !strcmp(r->variant, "rows"),
-                    .dedup = c->plan->table.dedup,
-                    .peak = r->peak,
-                    .bf16 = bf16};
-  r->seconds = cost_seconds(c->plan->pattern, &spot);
-  predict_dense(b, c, &spot, r);
+  r->spot = (cost_case){.threads = r->threads,
+                        .count = &r->count,
+                        .tile_keys = r->tile_keys,
+                        .B = r->B,
+                        .N = r->N,
+                        .M = r->M,
+                        .rows = !strcmp(r->variant, "rows"),
+                        .dedup = c->plan->table.dedup,
+                        .peak = r->peak,
+                        .bf16 = bf16};
+  r->seconds = cost_seconds(c->plan->pattern, &r->spot);
+  predict_dense(b, c, &r->spot, r);
   return status;
 }
 
@@ -118,27 +118,6 @@ static void find_made_up(const call_setup *b, cost_report *r) {
           call_input_decides(b->pattern, k))
         r->made_up[r->made_up_count++] = name;
   }
-}
-
-/* The processor's kernel says it; of a GPU there is a bound. */
-static dil_status explain_gradients(const call_setup *b, const compilation *c,
-                                    const plan *backward, cost_report *r) {
-  dil_kernel *made;
-  const dil_sizes sizes = {r->B, r->N, r->M};
-  kernel_code code = {0};
-  code_request request = driver_code_request(c, b->context);
-  request.plan = backward;
-  r->gradients =
-      cost_gradients_of(r->pattern, r->count.pairs, r->B, r->N, r->M);
-  r->workspace = -1;
-  if (r->gpu) return DIL_OK;
-  dil_status status = kernel_code_make(&request, &code);
-  if (!status) status = dil_kernel_make(b->context, &code.source, &made);
-  if (status) return status;
-  status = dil_kernel_backward_workspace(made, &sizes, &r->workspace);
-  dil_kernel_free(made);
-  kernel_code_free(&code);
-  return status;
 }
 
 static dil_status fill_report(const call_setup *b, compilation *c,
@@ -232,25 +211,11 @@ static void print_processor(const cost_report *r) {
   if (r->slower.hint) printf("           hint: %s\n", r->slower.hint);
 }
 
-static void print_gradients(const cost_report *r) {
-  char flops[QUANTITY_TEXT], text[QUANTITY_TEXT], written[QUANTITY_TEXT];
-  const cost_gradients *g = &r->gradients;
-  bool known = r->workspace >= 0;
-  printf("gradients  %sFLOP by the definition, 5 products a pair\n",
-         quantity_scaled(g->flops, flops));
-  printf("           %s read, of them %s saved from the run forward,\n",
-         quantity_bytes(g->read, text), quantity_bytes(g->saved, written));
-  printf("           %s written; workspace %s%s\n",
-         quantity_bytes(g->written, written), known ? "" : "at most ",
-         quantity_bytes(known ? (double)r->workspace : g->workspace, text));
-  printf("forward    what follows is the run forward\n");
-}
-
 static void print_report(arena *a, const cost_report *r) {
   print_pattern(r);
   print_counts(r);
   print_made_up(r);
-  if (r->backward) print_gradients(r);
+  if (r->backward) gradient_estimate_print(&r->gradients, stdout);
   if (r->gpu)
     gpu_estimate_print(a, r->gpu, stdout);
   else
@@ -317,22 +282,6 @@ static void add_processor(json_t *o, const cost_report *r) {
                                      : json_null());
 }
 
-static json_t *gradients_json(const cost_report *r) {
-  const cost_gradients *g = &r->gradients;
-  bool known = r->workspace >= 0;
-  const named_number numbers[] = {
-      {"flops", g->flops},
-      {"read_bytes", g->read},
-      {"written_bytes", g->written},
-      {"saved_bytes", g->saved},
-      {known ? "workspace_bytes" : "workspace_bytes_at_most",
-       known ? (double)r->workspace : g->workspace},
-  };
-  json_t *o = json_object();
-  ADD_NUMBERS(o, numbers);
-  return o;
-}
-
 static void print_explain_json(arena *a, const cost_report *r) {
   json_t *o = json_object();
   json_object_set_new(o, "kernel", json_string(r->kernel));
@@ -345,7 +294,8 @@ static void print_explain_json(arena *a, const cost_report *r) {
   for (int32_t i = 0; i < r->made_up_count; i++)
     json_array_append_new(made_up, json_string(r->made_up[i]));
   json_object_set_new(o, "random_inputs", made_up);
-  if (r->backward) json_object_set_new(o, "gradients", gradients_json(r));
+  if (r->backward)
+    json_object_set_new(o, "gradients", gradient_estimate_json(&r->gradients));
   if (r->gpu)
     json_object_set_new(o, "cuda", gpu_estimate_json(a, r->gpu));
   else
@@ -410,7 +360,10 @@ static dil_status explain_kernel(arena *a, const options *o, compilation *c,
   if (!status) status = call_setup_sizes(b, -1);
   if (!status) status = call_setup_inputs(b, false);
   if (!status) status = fill_report(b, c, r);
-  if (!status && r->backward) status = explain_gradients(b, c, backward, r);
+  if (!status && r->backward)
+    status =
+        r->gpu ? gradient_estimate_gpu(b, c, backward, r->gpu, &r->gradients)
+               : gradient_estimate_cpu(b, c, backward, &r->spot, &r->gradients);
   if (!status && c->topology)
     status =
         exchange_cost_of(a, c->plan, c->topology, r->B, r->N, r->M, r->seconds,

@@ -65,6 +65,8 @@ static void add_ring_json(json_t *o, const report *r) {
 
 static void add_backward_json(json_t *o, const report *r) {
   json_object_set_new(o, "direction", json_string("backward"));
+  json_object_set_new(o, "gradient_kernels", text_or_null(r->gradient_kernels));
+  json_object_set_new(o, "gradient_reason", text_or_null(r->gradient_reason));
   json_object_set_new(o, "gradients",
                       r->gradients ? gradient_accuracy_json(r->gradients)
                                    : json_null());
@@ -135,6 +137,10 @@ static void print_device(const report *r, FILE *out) {
   if (r->planned)
     fprintf(out, ", plan %016llx", (unsigned long long)r->plan_hash);
   fputc('\n', out);
+  if (r->gradient_kernels)
+    fprintf(out, "grads   by %s\n", r->gradient_kernels);
+  if (r->gradient_reason)
+    fprintf(out, "        not by the Hopper kernels: %s\n", r->gradient_reason);
   if (r->knobs.given)
     fprintf(out, "knobs   %s%s\n", knobs_text(&r->knobs, text),
             r->recalled ? " (remembered)" : "");
@@ -214,4 +220,7 @@ void report_row(const report *r, FILE *out) {
   if (r->accuracy && r->accuracy->nan_rows)
     fprintf(out, "  %lld rows NaN in both", (long long)r->accuracy->nan_rows);
   fprintf(out, "%s\n", report_good(r) ? "" : "  BAD");
+  if (r->gradient_kernels) fprintf(out, "  gradients by %s\n", r->gradient_kernels);
+  if (r->gradient_reason)
+    fprintf(out, "  not by the Hopper kernels: %s\n", r->gradient_reason);
 }

@@ -33,6 +33,9 @@ typedef struct report {
   bool kept;             /* the code came out of the cache */
   const accuracy *accuracy; /* NULL: not checked */
   bool backward;            /* times and work are those of gradients */
+  const char *gradient_kernels; /* that make them */
+  const char *gradient_reason;  /* why the Hopper kernels do not; NULL: they do,
+                                   or there is no GPU */
   const gradient_accuracy *gradients; /* NULL: not checked */
 } report;
 

@@ -60,6 +60,7 @@ struct session {
   dil_kernel *kernel;     /* of SESSION_CPU and SESSION_CUDA */
   char variant[160];      /* of the kernel */
   dil_backward_call backward; /* on the host; with way->backward alone */
+  dil_backward_facts gradient_facts; /* of `kernel`, the same */
   session_library library;
   session_cuda cuda;
   session_ranks ranks;

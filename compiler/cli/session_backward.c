@@ -2,6 +2,7 @@
  * forward. In: an open session. Out: gradients in the session's call for them.
  * See session_backward.h. */
 #include "session_backward.h"
+#include "gradient_estimate.h"
 #include "gradient_setup.h"
 #include "session.h"
 #include "compiler/oracle/oracle.h"
@@ -52,6 +53,24 @@ static dil_status fetch_gradient(void *context, const char *name,
 /* ---- the way --------------------------------------------------------------
  */
 
+/* Tells the report by which kernels the gradients are made. A kernel of a
+ * library does not say. */
+static dil_status describe_kernels(session *s) {
+  report *r = &s->report;
+  dil_backward_facts *facts = &s->gradient_facts;
+  const dil_cuda_facts *gpu = dil_context_facts(session_context(s));
+  if (!s->kernel) return DIL_OK;
+  dil_status status =
+      dil_kernel_backward_describe(s->kernel, session_backward_call(s), facts);
+  if (status) return status;
+  r->workspace = (double)facts->workspace;
+  r->gradient_kernels = facts->variant;
+  if (gpu)
+    r->gradient_reason = gradient_estimate_reason(
+        &s->compilation, s->compilation.plan, gpu->arch, facts->refusal);
+  return DIL_OK;
+}
+
 dil_status session_backward_open(session *s, const options *o, int64_t seq) {
   double seconds;
   const session_way *forward = forward_of(s);
@@ -59,7 +78,8 @@ dil_status session_backward_open(session *s, const options *o, int64_t seq) {
   if (!status) status = forward->open(s, o, seq);
   if (!status) status = forward->run(s, &seconds);
   s->backward.forward = s->setup.call;
-  return status || !s->way->on_cuda ? status : open_on_cuda(s);
+  if (!status && s->way->on_cuda) status = open_on_cuda(s);
+  return status ? status : describe_kernels(s);
 }
 
 const dil_backward_call *session_backward_call(const session *s) {
@@ -71,18 +91,14 @@ dil_status session_backward_run(session *s, double *seconds) {
 }
 
 dil_status session_backward_collect(session *s) {
-  dil_sizes sizes = session_sizes(s);
-  int64_t bytes;
+  double workspace = s->report.workspace;
   const session_way *forward = forward_of(s);
   dil_status status = forward->collect ? forward->collect(s) : DIL_OK;
-  if (!status && s->way->on_cuda)
-    status =
-        gradient_setup_each(s->setup.pattern, &s->cuda.backward, fetch_gradient,
-                            &(fetch){&s->cuda, &s->backward});
-  if (status || !s->kernel) return status;
-  status = dil_kernel_backward_workspace(s->kernel, &sizes, &bytes);
-  if (!status) s->report.workspace = (double)bytes;
-  return status;
+  s->report.workspace = workspace; /* not that of the run forward */
+  if (status || !s->way->on_cuda) return status;
+  return gradient_setup_each(s->setup.pattern, &s->cuda.backward,
+                             fetch_gradient,
+                             &(fetch){&s->cuda, &s->backward});
 }
 
 void session_backward_free(session *s) {

@@ -67,4 +67,80 @@ is "too few queries for Hopper" foretold 90 examples/longnet.dil --seq 40
 is "bounds of an input" foretold 90 examples/documents.dil --seq 300 \
   --input doc=random
 is "a schedule" foretold 90 "$TMP/forced.dil" --seq 200
+
+# Gradients: the kernels, the reason why others make none, and the workspace.
+backward() { # chip, options of both...
+  export FAKE_CHIP="$1"
+  shift
+  "$DIL" explain "$@" --device cuda --backward >"$TMP/before" || return 1
+  "$DIL" run "$@" --device cuda --backward --random 1 >"$TMP/after" || return 1
+  before="$(sed -n 's/^ *predicted [0-9.]* [a-z]* by //p
+    s/^ *not by the Hopper kernels: /not: /p
+    s/^ .*; workspace //p' "$TMP/before" | sort)"
+  after="$(sed -n 's/^grads *by //p
+    s/^ *not by the Hopper kernels: /not: /p
+    s/^code .*, workspace //p' "$TMP/after" | sort)"
+  echo "foretold $before"
+  echo "taken    $after"
+  [ "$before" = "$after" ]
+}
+says() { # words, chip, options...
+  words=$1
+  shift
+  backward "$@" && grep -q "$words" "$TMP/after"
+}
+cat >"$TMP/sums.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16; combine mean;
+  branch { segment 64; } branch { segment 128; dilation 2; } }
+END
+cat >"$TMP/slope.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16; input slope : f32[H] gradient;
+  score s - slope[h] * abs(i - j); branch { } }
+END
+is "gradients by Hopper's kernels" says "hopper gradient dkv .*hopper gradient dq" \
+  90 examples/longnet.dil -D w=64 --seq 300
+is "gradients of several passes" says "hopper gradient dq" 90 \
+  examples/longnet.dil -D w=64 --seq 300 --force chain
+is "too few queries for them" says "kernels: fewer than 64 queries" 90 \
+  examples/longnet.dil --seq 40
+is "another type" says "kernels: gradients of f32" 90 \
+  examples/dense.dil --seq 70
+is "several softmaxes" says 'kernels: gradients of .mean. or .sum.' 90 \
+  "$TMP/sums.dil" --seq 130
+is "the gradient of an input" says "inputs bf16" 90 "$TMP/slope.dil" --seq 130 \
+  --input slope=random
+is "gradients without Hopper" says "kernels: wgmma needs sm_90a" 80 \
+  examples/longnet.dil -D w=64 --seq 300
+is "gradients by the general kernels" says "kernels: --force general" 90 \
+  examples/longnet.dil -D w=64 --seq 300 --force general
+is "bench says so, too" sh -c "FAKE_CHIP=90 '$DIL' bench '$TMP/sums.dil' \
+  --seq 130 --repeat 1 --device cuda --backward | grep -q 'not by the Hopper'"
+
+# Milliseconds on an H200 (bench/NOTES.md), foretold within 1.25 times.
+near() { # measured, statements, options...
+  measured=$1
+  echo "pattern p { dtype bf16; $2 }" >"$TMP/near.dil"
+  shift 2
+  "$DIL" explain "$TMP/near.dil" "$@" --backward --cuda sm_90a --json \
+    >"$TMP/near" || return 1
+  sed -n 's/.*"gradients": {\([^}]*\)}.*/\1/p' "$TMP/near" |
+    sed -n 's/.*"predicted_seconds": //p' |
+    awk -v m="$measured" '{ r = $1 * 1e3 / m; print $1 * 1e3, "of", m
+      good = r > 0.8 && r < 1.25 } END { exit !good }'
+}
+longnet="segments 2048, 4096, 8192; dilations 1, 2, 4;"
+is "dense, D 64" near 1.64 "heads 16; head_dim 64; branch { }" --seq 2048 \
+  --batch 16
+is "dense, D 128" near 2.72 "heads 16; head_dim 128; branch { }" --seq 2048 \
+  --batch 16
+is "long and dense" near 13.0 "heads 16; head_dim 64; branch { }" --seq 16384 \
+  --batch 2
+is "LongNet, D 64" near 6.66 "heads 12; head_dim 64; $longnet" --seq 131072
+is "LongNet, D 128" near 15.4 "heads 16; head_dim 128; $longnet" --seq 131072
+is "LongNet, causal, by the general kernels" near 19.5 \
+  "heads 12; head_dim 64; causal; $longnet" --seq 131072 --force general
+is "causal, by the general kernels, D 64" near 13.7 \
+  "heads 16; head_dim 64; causal; branch { }" --seq 16384 --force general
+is "causal, by the general kernels, D 128" near 21.8 \
+  "heads 16; head_dim 128; causal; branch { }" --seq 16384 --force general
 exit $bad

@@ -49,22 +49,27 @@ static void fill_input(const pattern *p, dil_tensor *input, dil_call *call) {
 }
 
 /* A thread of 118 GFLOP/s. */
-static cost_parts predicted_parts(const pattern *p, int64_t N, int64_t M) {
+static cost_case case_of(const pattern *p, int64_t N, int64_t M,
+                         cover_count *count) {
   dil_call call = {0};
   dil_tensor input;
-  cover_count count;
   int32_t keys = has_masks(p) ? COVER_SUBTILE : COST_TILE_KEYS;
   fill_input(p, &input, &call);
-  cover_pattern(p, N, M, COST_TILE_ROWS, keys, &call, 0, &count);
-  cost_case c = {.count = &count,
-                 .tile_keys = keys,
-                 .B = 1,
-                 .N = N,
-                 .M = M,
-                 .rows = N < DIL_TILE_ROWS_LEAST,
-                 .threads = 1,
-                 .dedup = p->combine == DIL_COMBINE_UNION,
-                 .peak = 118e9};
+  cover_pattern(p, N, M, COST_TILE_ROWS, keys, &call, 0, count);
+  return (cost_case){.count = count,
+                     .tile_keys = keys,
+                     .B = 1,
+                     .N = N,
+                     .M = M,
+                     .rows = N < DIL_TILE_ROWS_LEAST,
+                     .threads = 1,
+                     .dedup = p->combine == DIL_COMBINE_UNION,
+                     .peak = 118e9};
+}
+
+static cost_parts predicted_parts(const pattern *p, int64_t N, int64_t M) {
+  cover_count count;
+  cost_case c = case_of(p, N, M, &count);
   cost_parts parts = cost_split(p, &c);
   double sum =
       parts.products + parts.masks + parts.scores + parts.bounds + parts.rows;
@@ -118,6 +123,62 @@ START_TEST(shares_are_those_measured) {
   double ratio = parts_total(&own) / parts_total(&dense) / known[_i].share;
   ck_assert_msg(ratio > 1 / 1.5 && ratio < 1.5, "%s: %g of what was measured",
                 known[_i].statements, ratio);
+}
+END_TEST
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* The time of gradients over that of the run forward: 10 operations for 4, and
+ * the shares of the peak that both reached (bench/NOTES.md). */
+static const struct {
+  const char *statements;
+  double forward, backward;
+  bool bf16;
+} gradient_shares[] = {
+    {"heads 8; head_dim 64; dtype f32; branch { }", 86.0, 79.7, false},
+    {"heads 8; head_dim 128; dtype f32; branch { }", 77.8, 76.4, false},
+    {"heads 8; head_dim 64; dtype bf16; branch { }", 79.5, 72.2, true},
+    {"heads 8; head_dim 128; dtype bf16; branch { }", 81.6, 75.8, true},
+    {"heads 8; head_dim 64; dtype bf16; causal; branch { }", 71.6, 69.3, true},
+    {"heads 8; head_dim 64; dtype bf16; causal; "
+     "mask i - j < 256 || j < 4; branch { }",
+     49.7, 46.0, true},
+};
+
+static double gradient_ratio(const char *statements, bool bf16, int64_t N) {
+  const char *text = arena_print(memory, "pattern p { %s }", statements);
+  program *all = program_parse(memory, diag_new(memory), "p.dil", text,
+                               strlen(text), NULL, 0);
+  cover_count count;
+  ck_assert_ptr_nonnull(all);
+  cost_case c = case_of(all->pattern[0], N, TOKENS, &count);
+  c.bf16 = bf16;
+  c.peak *= bf16 ? 2 : 1;
+  return cost_gradient_seconds(all->pattern[0], &c) /
+         cost_seconds(all->pattern[0], &c);
+}
+
+START_TEST(gradients_take_what_was_measured) {
+  double measured =
+      2.5 * gradient_shares[_i].forward / gradient_shares[_i].backward;
+  double ratio = gradient_ratio(gradient_shares[_i].statements,
+                                gradient_shares[_i].bf16, TOKENS) /
+                 measured;
+  ck_assert_msg(ratio > 1 / 1.25 && ratio < 1.25, "%s: %g of what was measured",
+                gradient_shares[_i].statements, ratio);
+}
+END_TEST
+
+/* Where each branch has its own softmax, the run forward comes once more. */
+START_TEST(own_softmaxes_run_again) {
+  const char *branches = "branch { segment 512; } branch { dilation 4; }";
+  const char *head = "heads 8; head_dim 64; dtype f32;";
+  double joint = gradient_ratio(arena_print(memory, "%s %s", head, branches),
+                                false, TOKENS);
+  double own =
+      gradient_ratio(arena_print(memory, "%s combine mean; %s", head, branches),
+                     false, TOKENS);
+  ck_assert_double_eq_tol(own, joint + 1, 1e-9);
 }
 END_TEST
 
@@ -273,6 +334,9 @@ int main(void) {
   TCase *tests = tcase_create("cost");
   tcase_add_checked_fixture(tests, open_memory, close_memory);
   tcase_set_timeout(tests, 60);
+  tcase_add_loop_test(tests, gradients_take_what_was_measured, 0,
+                      (int)(sizeof gradient_shares / sizeof *gradient_shares));
+  tcase_add_test(tests, own_softmaxes_run_again);
   tcase_add_loop_test(tests, shares_are_those_measured, 0,
                       sizeof known / sizeof *known);
   tcase_add_test(tests, rows_share_keys);
