@@ -135,7 +135,7 @@ typedef struct dil_attention_options {
   int32_t head_dim;
   int32_t value_dim;   /* of branches 0: head_dim */
   const char *dtype;   /* "f32", "bf16" or "f16"; NULL: the preset's, or f32 */
-  int32_t causal;
+  int32_t causal;      /* refused where a preset has no `ahead` to set */
   int32_t branch_count; /* 0: dense attention */
   const int64_t *segments, *dilations; /* [branch_count], LongNet's w and r; a
                                           segment of 0: the whole sequence */

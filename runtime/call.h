@@ -23,6 +23,8 @@ typedef struct dil_call {
   int32_t input_count;
   int32_t train;            /* not 0: dropout applies */
   uint64_t seed;            /* of the dropout */
+  const uint32_t *seed_at;  /* its low and its high word in the device's memory,
+                               in place of `seed`; NULL: `seed` */
   double scale;             /* read when the pattern says `scale runtime` */
   const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
   uint32_t random;          /* q, k, v without data hold dil_normal of this
@@ -46,6 +48,15 @@ typedef struct dil_backward_call {
   void *workspace;          /* NULL: from the context's pool */
   int64_t workspace_bytes;
 } dil_backward_call;
+
+/* How the gradients of a call are made, or would be. */
+typedef struct dil_backward_facts {
+  char variant[320];      /* the kernels; on a GPU dK and dV's first: "a+b" */
+  const char *refusal;    /* on a GPU, why the kernels of the fast family make
+                             none of them; NULL: they do */
+  int32_t code[4], count; /* on a GPU, the indices of the codes */
+  int64_t workspace;      /* bytes besides the call's tensors */
+} dil_backward_facts;
 
 #pragma GCC visibility pop
 #endif

@@ -135,6 +135,17 @@ typedef struct dil_cuda_module {
                                    int64_t *bytes);
   dil_status (*backward_time)(dil_cuda_kernel *kernel,
                               const dil_backward_call *call, double *seconds);
+  /* How that call runs, with its codes there; and how a call of these shapes
+   * would run on a GPU that need not exist, as in `estimate` below. There, data
+   * pointers say which tensors there are. */
+  dil_status (*backward_describe)(dil_cuda_kernel *kernel,
+                                  const dil_backward_call *call,
+                                  dil_backward_facts *out);
+  dil_status (*backward_estimate)(const dil_cuda_facts *facts,
+                                  const dil_table *table,
+                                  const dil_cuda_code *code, int32_t count,
+                                  const dil_backward_call *call,
+                                  dil_backward_facts *out);
 
   /* A shard of a sequence, as in cpu_kernel_begin and its neighbours (cpu.h),
    * on a stream like `run`. The state is device memory too. Inputs must be
@@ -207,12 +218,25 @@ enum { CUDA_PEAK_OPERATIONS };
  * of sequences. */
 enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
 /* Knobs of the families of gradients. MAKES: which ones, as bits of MAKES in
- * templates/general/gradient.cu. */
-enum { GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS, GRADIENT_KNOB_MAKES };
+ * templates/general/gradient.cu. DROPS: a code of the fast family takes the calls
+ * with dropout, and no others. */
+enum {
+  GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS,
+  GRADIENT_KNOB_MAKES,
+  GRADIENT_KNOB_DROPS
+};
 enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
 /* Knobs of the Hopper family. WHOLE: the code has no running state; it takes
  * only whole sequences of a plan with one pass. DROPS: the code takes the calls
- * with dropout, and no others. */
-enum { HOPPER_KNOB_WHOLE, HOPPER_KNOB_DROPS };
+ * with dropout, and no others. SCORES: scores are rewritten, but nothing else
+ * decides over pairs. FORM: the form of scores; CUDA_SCORE_LINEAR keeps the
+ * scale of products. */
+enum {
+  HOPPER_KNOB_WHOLE,
+  HOPPER_KNOB_DROPS,
+  HOPPER_KNOB_SCORES,
+  HOPPER_KNOB_FORM
+};
+enum { CUDA_SCORE_ANY, CUDA_SCORE_LINEAR, CUDA_SCORE_CAPPED };
 
 #endif

@@ -178,9 +178,13 @@ typedef struct dil_arguments {
   void *stream;                  /* CUstream; NULL: the default one */
   uint64_t o_flags, lse_flags;   /* of the DLManagedTensorVersioned that they
                                     came in: read-only ones are refused */
+  const DLTensor *seed_tensor;   /* i64 or u64 of one element, the seed; NULL:
+                                    `seed`. On a GPU the kernels read it, so
+                                    that a captured graph draws by what it then
+                                    holds */
 } dil_arguments;
 #define DIL_ARGUMENTS_INIT \
-  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* The sizes that decide all shapes of a call. */
 typedef struct dil_sizes {
@@ -293,7 +297,7 @@ typedef struct dil_gradients {
   size_t size;
   const dil_arguments *forward; /* the call that ran, with the o that it wrote.
                                    lse: the one that it wrote, or NULL, then it
-                                   is computed again. Both are only read. Seed,
+                                   is computed again. Both are only read. Seeds,
                                    train and lengths as in that call; its stream
                                    is the one that this call is put on */
   const DLTensor *d_o;          /* dL/do, in the kernel's dtype */

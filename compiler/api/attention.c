@@ -16,22 +16,35 @@ typedef dil_attention_options wishes;
 
 /* The options that a preset decides itself. */
 static dil_status refuse_own(const wishes *w) {
-  const char *useless = w->branch_count  ? "segments and dilations"
-                        : w->window      ? "a window"
-                        : w->combine     ? "a way to combine"
-                                         : NULL;
+  const char *useless = w->branch_count ? "segments and dilations"
+                        : w->window     ? "a window"
+                        : w->combine    ? "a way to combine"
+                                        : NULL;
   if (!useless) return DIL_OK;
-  return dil_fail(DIL_USAGE, "preset '%.40s' has branches of its own: it does "
-                  "not take %s; its lets can be defined", w->preset, useless);
+  return dil_fail(DIL_USAGE,
+                  "preset '%.40s' has branches of its own: it does "
+                  "not take %s; its lets can be defined",
+                  w->preset, useless);
+}
+
+/* Some presets say themselves what lies ahead of a query: they lack the let. */
+static dil_status refuse_causal(const wishes *w) {
+  const char *text = dil_preset_text(w->preset);
+  if (!w->causal || !text || strstr(text, "let ahead ")) return DIL_OK;
+  return dil_fail(DIL_USAGE,
+                  "preset '%.40s' has a direction of its own: it "
+                  "does not take causal",
+                  w->preset);
 }
 
 /* Causality as a let of the preset, and the caller's own. */
 static dil_status parse_preset(dil_context *context, const wishes *w,
                                dil_program **program_out) {
   dil_status status = refuse_own(w);
+  if (!status) status = refuse_causal(w);
   if (status) return status;
-  status = dil_usage_list("definitions", w->define_count, DEFINE_MAX,
-                          w->defines);
+  status =
+      dil_usage_list("definitions", w->define_count, DEFINE_MAX, w->defines);
   if (status) return status;
   dil_define *defines = calloc((size_t)w->define_count + 1, sizeof *defines);
   if (!defines) return dil_fail(DIL_MEMORY, "no memory for definitions");
@@ -62,18 +75,22 @@ static dil_status check_branches(const wishes *w) {
   if (status) return status;
   if (w->define_count)
     return dil_fail(DIL_USAGE, "definitions are for the lets of a preset, and "
-                    "none is named");
+                               "none is named");
   if (w->combine && !is_word(w->combine))
-    return dil_fail(DIL_USAGE, "branches are combined by softmax, union, mean "
-                    "or sum, not by '%.40s'", w->combine);
+    return dil_fail(DIL_USAGE,
+                    "branches are combined by softmax, union, mean "
+                    "or sum, not by '%.40s'",
+                    w->combine);
   if (w->heads == 0 || w->head_dim == 0)
     return dil_fail(DIL_USAGE, "heads and head_dim must be given");
   return DIL_OK;
 }
 
 static void print_bound(FILE *out, const char *before, int64_t keys) {
-  if (keys == -1) fprintf(out, "%sinf", before);
-  else fprintf(out, "%s%lld", before, (long long)keys);
+  if (keys == -1)
+    fprintf(out, "%sinf", before);
+  else
+    fprintf(out, "%s%lld", before, (long long)keys);
 }
 
 static void print_branches(const wishes *w, FILE *out) {

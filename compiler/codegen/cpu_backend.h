@@ -13,10 +13,12 @@ typedef struct cpu_request {
   dil_variant variant;
   bool debug;            /* line tables for gdb */
   FILE *ir, *assembly;   /* not NULL: the text goes there as well */
+  bool texts_only;       /* no object: the caller wants the texts alone */
 } cpu_request;
 
 typedef struct cpu_code {
-  void *bytes;           /* malloced object file; the caller's */
+  void *bytes;           /* malloced object file; the caller's; NULL: texts
+                            alone were wanted */
   size_t size;
   dil_code code;         /* lanes, pack, key_block, tile_keys filled */
 } cpu_code;

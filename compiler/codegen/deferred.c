@@ -93,6 +93,15 @@ static void deferred_register(void) {
   at_end_known = atexit(deferred_end_all) == 0;
 }
 
+/* A host may take long to exit. A thread that is still delayed then would wake
+ * up behind the end of NVRTC, so it has a handler before it compiles as well. */
+static pthread_once_t at_start_once = PTHREAD_ONCE_INIT;
+static bool at_start_known;
+
+static void deferred_register_start(void) {
+  at_start_known = atexit(deferred_end_all) == 0;
+}
+
 static dil_status deferred_too_late(void) {
   return dil_fail(DIL_ENVIRONMENT, "the process ends before this code is "
                   "compiled");
@@ -197,9 +206,12 @@ static void *deferred_run(void *context) {
   return NULL;
 }
 
-/* False: the system has no thread left. */
+/* False: the system has no thread left, or exit() called its handlers already.
+ */
 static bool deferred_start(deferred *l) {
   if (l->begins) return true;
+  pthread_once(&at_start_once, deferred_register_start);
+  if (!at_start_known) return false;
   pthread_mutex_lock(&running_lock);
   l->begins = l->running = !pthread_create(&l->thread, NULL, deferred_run, l);
   if (l->begins) {

@@ -2,7 +2,7 @@
  *
  * In: dil_arguments. Out: a dil_call, or an error that names the tensor and
  * what is wrong with it. Nothing is read through the data pointers but the
- * lengths, later, by whoever runs the call. */
+ * lengths and the seed, later, by whoever runs the call. */
 #include "context.h"
 #include "usage.h"
 #include "runtime/base/status.h"
@@ -99,15 +99,21 @@ static const char *host_device_name(DLDevice device, char text[DEVICE_NAME]) {
   return text;
 }
 
+static dil_status check_device(const dil_context *c, const char *name,
+                               DLDevice have) {
+  char device[DEVICE_NAME];
+  if (c->kind->reaches(c, have)) return DIL_OK;
+  return dil_fail(DIL_USAGE, "%s is on %s, the kernel is on %s", name,
+                  host_device_name(have, device), c->device);
+}
+
 dil_status arguments_read_tensor(const dil_context *c, const char *name,
                                  dil_dtype want, const DLTensor *from,
                                  dil_tensor *to) {
   *to = (dil_tensor){0};
   if (!from) return dil_fail(DIL_USAGE, "%s is not given", name);
-  char device[DEVICE_NAME];
-  if (!c->kind->reaches(c, from->device))
-    return dil_fail(DIL_USAGE, "%s is on %s, the kernel is on %s", name,
-                    host_device_name(from->device, device), c->device);
+  dil_status place = check_device(c, name, from->device);
+  if (place) return place;
   if (from->ndim < 0 || from->ndim > DIL_RANK_MAX ||
       (from->ndim && !from->shape))
     return dil_fail(DIL_USAGE, "%s must have 0 to %d dimensions with a shape, "
@@ -147,6 +153,11 @@ dil_tensor arguments_lengths(const dil_call *call) {
   return dil_tensor_make((void *)(uintptr_t)call->lengths, DIL_I32, 1, &rows);
 }
 
+dil_tensor arguments_seed(const dil_call *call) {
+  const int64_t words = call->seed_at ? 2 : 0;
+  return dil_tensor_make((void *)(uintptr_t)call->seed_at, DIL_I32, 1, &words);
+}
+
 static dil_status check_overlap(const dil_kernel *k, const arguments *a,
                                 const char *name, const dil_tensor *output) {
   char text[INPUT_NAME];
@@ -157,9 +168,10 @@ static dil_status check_overlap(const dil_kernel *k, const arguments *a,
   for (int32_t i = 0; i < c->input_count && !status; i++)
     status = arguments_check_apart(
         name, output, arguments_input_name(k, i, text), &c->inputs[i]);
-  dil_tensor lengths = arguments_lengths(c);
+  dil_tensor lengths = arguments_lengths(c), seed = arguments_seed(c);
+  if (!status) status = arguments_check_apart(name, output, "lengths", &lengths);
   return status ? status
-                : arguments_check_apart(name, output, "lengths", &lengths);
+                : arguments_check_apart(name, output, "seed_tensor", &seed);
 }
 
 static dil_status check_outputs(const dil_kernel *k, const dil_arguments *g,
@@ -214,6 +226,33 @@ static dil_status read_lengths(const dil_kernel *k, const dil_arguments *g,
   return status;
 }
 
+static dil_status check_seed_tensor(const DLTensor *t) {
+  bool one = t->ndim >= 0 && t->ndim <= DIL_RANK_MAX && (!t->ndim || t->shape);
+  for (int32_t i = 0; i < t->ndim && one; i++) one = t->shape[i] == 1;
+  bool wide = (t->dtype.code == kDLInt || t->dtype.code == kDLUInt) &&
+              t->dtype.bits == 64 && t->dtype.lanes == 1;
+  if (one && wide) return DIL_OK;
+  return dil_fail(DIL_USAGE, "seed_tensor must be one element of i64 or u64, "
+                  "got %d dimensions of DLPack code %d, %d bits", (int)t->ndim,
+                  t->dtype.code, t->dtype.bits);
+}
+
+static dil_status read_seed(const dil_kernel *k, const dil_arguments *g,
+                            dil_call *call) {
+  const DLTensor *t = g->seed_tensor;
+  void *data = NULL;
+  if (!t) return DIL_OK;
+  dil_status status = check_device(k->context, "seed_tensor", t->device);
+  if (!status) status = check_seed_tensor(t);
+  if (status) return status;
+  if (!t->data || !usage_offset(t->data, t->byte_offset, &data) ||
+      (uintptr_t)data % sizeof(uint64_t))
+    return dil_fail(DIL_USAGE, "seed_tensor has no memory that is aligned to "
+                    "its element");
+  call->seed_at = data;
+  return DIL_OK;
+}
+
 static dil_status read_outputs(const dil_kernel *k, const dil_arguments *g,
                                dil_call *call) {
   dil_status status = arguments_read_tensor(
@@ -254,6 +293,7 @@ static dil_status read_arguments(const dil_kernel *k,
     status = arguments_read_tensor(c, "v", table->dtype, g->v, &call->v);
   if (!status) status = read_outputs(k, g, call);
   if (!status) status = read_inputs(k, g, out);
+  if (!status) status = read_seed(k, g, call);
   return status ? status : read_lengths(k, g, call);
 }
 

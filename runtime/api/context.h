@@ -43,6 +43,8 @@ typedef struct device_kind {
                                    int64_t *bytes);
   dil_status (*backward_time)(dil_kernel *k, const dil_backward_call *call,
                               double *seconds);
+  dil_status (*backward_describe)(dil_kernel *k, const dil_backward_call *call,
+                                  dil_backward_facts *facts);
 } device_kind;
 
 extern const device_kind device_cpu, device_cuda;
@@ -136,6 +138,8 @@ const char *arguments_input_name(const dil_kernel *k, int32_t index,
                                  char text[INPUT_NAME]);
 /* The lengths of a call, as a tensor; empty where there are none. */
 dil_tensor arguments_lengths(const dil_call *call);
+/* The words of a call's seed tensor; of no elements where it has none. */
+dil_tensor arguments_seed(const dil_call *call);
 
 /* ---- gradients.c: from a host's tensors to a call for gradients ---------- */
 

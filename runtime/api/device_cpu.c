@@ -160,23 +160,32 @@ static dil_status device_cpu_backward_time(dil_kernel *k,
   return status;
 }
 
-const device_kind device_cpu = {.name = "cpu",
-                                .open = device_cpu_open,
-                                .close = device_cpu_close,
-                                .wait = device_cpu_wait,
-                                .take = device_cpu_take,
-                                .give = device_cpu_give,
-                                .copy = device_cpu_copy,
-                                .reaches = device_cpu_reaches,
-                                .kernel = device_cpu_kernel,
-                                .kernel_free = device_cpu_kernel_free,
-                                .run = device_cpu_run,
-                                .prepare = device_cpu_prepare,
-                                .workspace = device_cpu_workspace,
-                                .variant = device_cpu_variant,
-                                .time = device_cpu_time_run,
-                                .backward = device_cpu_backward,
-                                .backward_prepare = device_cpu_backward_prepare,
-                                .backward_workspace =
-                                    device_cpu_backward_workspace,
-                                .backward_time = device_cpu_backward_time};
+static dil_status device_cpu_backward_describe(dil_kernel *k,
+                                               const dil_backward_call *call,
+                                               dil_backward_facts *facts) {
+  snprintf(facts->variant, sizeof facts->variant, "%s",
+           dil_variant_name(DIL_TILES)); /* the only way there is */
+  return device_cpu_backward_workspace(k, call, &facts->workspace);
+}
+
+const device_kind device_cpu = {
+    .name = "cpu",
+    .open = device_cpu_open,
+    .close = device_cpu_close,
+    .wait = device_cpu_wait,
+    .take = device_cpu_take,
+    .give = device_cpu_give,
+    .copy = device_cpu_copy,
+    .reaches = device_cpu_reaches,
+    .kernel = device_cpu_kernel,
+    .kernel_free = device_cpu_kernel_free,
+    .run = device_cpu_run,
+    .prepare = device_cpu_prepare,
+    .workspace = device_cpu_workspace,
+    .variant = device_cpu_variant,
+    .time = device_cpu_time_run,
+    .backward = device_cpu_backward,
+    .backward_prepare = device_cpu_backward_prepare,
+    .backward_workspace = device_cpu_backward_workspace,
+    .backward_time = device_cpu_backward_time,
+    .backward_describe = device_cpu_backward_describe};

@@ -157,6 +157,12 @@ static dil_status device_cuda_backward_time(dil_kernel *k,
   return status;
 }
 
+static dil_status device_cuda_backward_describe(dil_kernel *k,
+                                                const dil_backward_call *call,
+                                                dil_backward_facts *facts) {
+  return k->context->cuda->backward_describe(k->gpu, call, facts);
+}
+
 dil_status dil_cuda_peak(dil_context *context, const dil_cuda_code *code,
                          double seconds, double *rate) {
   dil_status status = dil_context_check(context);
@@ -183,4 +189,5 @@ const device_kind device_cuda = {
     .backward = device_cuda_backward,
     .backward_prepare = device_cuda_backward_prepare,
     .backward_workspace = device_cuda_backward_workspace,
-    .backward_time = device_cuda_backward_time};
+    .backward_time = device_cuda_backward_time,
+    .backward_describe = device_cuda_backward_describe};

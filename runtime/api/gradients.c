@@ -183,7 +183,7 @@ typedef struct member {
   dil_tensor tensor;
   uint64_t flags;
 } member;
-enum { MEMBERS = 3 + DIL_INPUT_MAX + 1 + 8 + DIL_INPUT_MAX };
+enum { MEMBERS = 3 + DIL_INPUT_MAX + 1 + 9 + DIL_INPUT_MAX };
 
 typedef struct members {
   int32_t count, written;
@@ -219,6 +219,7 @@ static void add_read(const dil_kernel *k, const dil_backward_call *call,
   char name[INPUT_NAME];
   const dil_call *c = &call->forward;
   const dil_tensor lengths = arguments_lengths(c);
+  const dil_tensor seed = arguments_seed(c);
   add_member(all, "do", &call->output, 0);
   add_member(all, "dlse", &call->lse, 0);
   add_member(all, "q", &c->q, 0);
@@ -226,6 +227,7 @@ static void add_read(const dil_kernel *k, const dil_backward_call *call,
   add_member(all, "v", &c->v, 0);
   add_member(all, "o", &c->o, 0);
   add_member(all, "lse", &c->lse, 0);
+  add_member(all, "seed_tensor", &seed, 0);
   for (int32_t i = 0; i < c->input_count; i++)
     add_member(all, arguments_input_name(k, i, name), &c->inputs[i], 0);
   add_member(all, "lengths", &lengths, 0);

@@ -155,6 +155,15 @@ dil_status dil_kernel_backward_time(dil_kernel *kernel,
   return kernel->context->kind->backward_time(kernel, call, seconds);
 }
 
+dil_status dil_kernel_backward_describe(dil_kernel *kernel,
+                                        const dil_backward_call *call,
+                                        dil_backward_facts *facts) {
+  *facts = (dil_backward_facts){0};
+  dil_status status = kernel_check_backward(kernel);
+  if (status) return status;
+  return kernel->context->kind->backward_describe(kernel, call, facts);
+}
+
 dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
                                          const dil_sizes *sizes,
                                          int64_t *bytes) {

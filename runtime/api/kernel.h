@@ -40,6 +40,10 @@ dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
 dil_status dil_kernel_backward_time(dil_kernel *kernel,
                                     const dil_backward_call *call,
                                     double *seconds);
+/* How that call runs, with its code there. */
+dil_status dil_kernel_backward_describe(dil_kernel *kernel,
+                                        const dil_backward_call *call,
+                                        dil_backward_facts *facts);
 
 /* ---- context.c ----------------------------------------------------------- */
 

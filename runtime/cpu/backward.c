@@ -84,16 +84,21 @@ static dil_status check_call(cpu_gradient_run *g) {
 /* ---- memory -------------------------------------------------------------- */
 
 /* Passes that add to a row of a K/V head, or of a query head. */
-static int32_t turns_of_keys(const cpu_run *r) {
+static int32_t turns_of_keys(const cpu_gradient_run *g) {
   int32_t turns = 0;
-  for (int32_t p = 0; p < r->table->pass_count; p++)
-    turns += gradient_pass_turns(r, &r->table->passes[p]);
+  for (int32_t p = 0; p < g->pass_count; p++)
+    turns += gradient_pass_turns(g->run, &g->passes[p]);
   return turns;
 }
 
-static bool turns_of_queries(const cpu_run *r) {
-  for (int32_t h = 0; h < r->table->heads; h++)
-    if (r->chained[h]) return true;
+static bool turns_of_queries(const cpu_gradient_run *g) {
+  const dil_table *table = g->run->table;
+  for (int32_t h = 0; h < table->heads; h++) {
+    int32_t passes = 0;
+    for (int32_t p = 0; p < g->pass_count; p++)
+      passes += walk_served(table, &g->passes[p], h) != 0;
+    if (passes > 1) return true;
+  }
   return false;
 }
 
@@ -139,12 +144,12 @@ static cpu_backward_layout lay_out(cpu_gradient_run *g) {
                        ? rows_bytes(&c->forward.o, dil_dtype_size(t->dtype))
                        : 0);
   l.lse = area(&end, l.remakes_lse ? r->B * r->N * t->heads * 4 : 0);
-  bool keys = turns_of_keys(r) > 1;
+  bool keys = turns_of_keys(g) > 1;
   l.dq = area(&end, g->dq.add ? rows_bytes(&c->dq, 4) : 0);
   l.dk = area(&end, keys && c->dk.data ? rows_bytes(&c->dk, 4) : 0);
   l.dv = area(&end, keys && c->dv.data ? rows_bytes(&c->dv, 4) : 0);
-  for (int32_t p = 0; p < t->pass_count; p++)
-    pass = maximum(pass, gradient_pass_bytes(g, &t->passes[p]));
+  for (int32_t p = 0; p < g->pass_count; p++)
+    pass = maximum(pass, gradient_pass_bytes(g, &g->passes[p]));
   if (l.remakes_lse) pass = maximum(pass, cpu_run_bytes(r));
   l.pass = area(&end, pass);
   l.bytes = end;
@@ -262,7 +267,7 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   cpu_run *r = g->run;
   const dil_table *t = r->table;
   cpu_backward_layout l = lay_out(g);
-  bool keys = turns_of_keys(r) > 1;
+  bool keys = turns_of_keys(g) > 1;
   dil_status status = DIL_OK;
   if (l.sums > l.bounds) input_bounds_fill(r, memory + l.bounds);
   g->dq = target_of(&g->call->dq, g->dq.add, memory + l.dq);
@@ -275,9 +280,9 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   if (!status && l.remakes_lse && r->N && r->B)
     status = remake_lse(g, memory, &l);
   r->scratch = memory + l.pass;
-  for (int32_t p = 0; p < t->pass_count && !status && r->N && r->B; p++) {
+  for (int32_t p = 0; p < g->pass_count && !status && r->N && r->B; p++) {
     int64_t begin = trace_begin();
-    status = gradient_pass_run(g, &t->passes[p]);
+    status = gradient_pass_run(g, &g->passes[p]);
     trace_end(begin, "pass", "pass backward", NULL, p);
   }
   if (!status) status = gradient_sinks_run(g);
@@ -286,13 +291,41 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   return status;
 }
 
+/* Joins a pass to the first one before it with which it shares tiles and
+ * heads; plans have a pass for each detached branch. */
+static bool join_pass(cpu_gradient_run *g, const dil_pass *pass) {
+  const dil_table *table = g->run->table;
+  for (int32_t p = 0; p < g->pass_count; p++) {
+    dil_pass *into = &g->passes[p];
+    uint64_t both = into->branches | pass->branches;
+    bool share = false;
+    for (int32_t h = 0; h < table->heads && !share; h++)
+      share = walk_served(table, into, h) && walk_served(table, pass, h);
+    if (!share || !walk_fills_tiles(table, both)) continue;
+    *into = (dil_pass){both, walk_period(table, both)};
+    return true;
+  }
+  return false;
+}
+
+static void plan_passes(cpu_gradient_run *g) {
+  const dil_table *table = g->run->table;
+  g->pass_count = 0;
+  for (int32_t p = 0; p < table->pass_count; p++)
+    if (!g->weighs || !join_pass(g, &table->passes[p]))
+      g->passes[g->pass_count++] = table->passes[p];
+}
+
 /* Fills in the facts that follow from a checked call. */
 static void gradient_run_open(cpu_gradient_run *g) {
   const dil_table *t = g->run->table;
   g->code = g->run->code[DIL_GRADIENTS];
   g->own_lse = combine_is_additive(t);
   g->detached = t->detached;
-  g->dq.add = g->call->dq.data && turns_of_queries(g->run);
+  g->weighs = g->detached && !g->own_lse && !g->run->drop &&
+              g->run->code[DIL_TILES]->pack == DIL_PACK_F32;
+  plan_passes(g);
+  g->dq.add = g->call->dq.data && turns_of_queries(g);
   plan_sums(g);
 }
 

@@ -214,14 +214,16 @@ row_view cpu_run_row_view(const dil_tensor *t, int64_t b, int32_t head,
 void cpu_run_env_init(const cpu_run *r, int64_t b, int32_t h,
                       cpu_run_env *env) {
   const dil_shard *shard = r->shard;
+  const dil_call *c = r->call;
   *env = (cpu_run_env){
       .env = {.batch = (int32_t)(shard ? shard->batch + b : b),
               .head = shard ? shard->head + h : h,
               .B = (int32_t)(shard ? shard->B : r->B),
               .N = (int32_t)(shard ? shard->N : r->N),
               .M = (int32_t)(shard ? shard->M : cpu_run_keys(r, b)),
-              .seed_low = (uint32_t)r->call->seed,
-              .seed_high = (uint32_t)(r->call->seed >> 32),
+              .seed_low = c->seed_at ? c->seed_at[0] : (uint32_t)c->seed,
+              .seed_high = c->seed_at ? c->seed_at[1]
+                                      : (uint32_t)(c->seed >> 32),
               .scale = r->scale,
               .inputs = r->inputs,
               .range = input_range},

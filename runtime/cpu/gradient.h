@@ -20,6 +20,11 @@ typedef struct cpu_gradient_run {
   cpu_gradient_target dq, dk, dv;
   bool own_lse;             /* each branch has a softmax of its own */
   bool detached;            /* a delta for each branch: `gradient detached` */
+  bool weighs;              /* these deltas come from the joint weights, in one
+                             * walk for all branches of a pass */
+  /* The table's passes; joined where the deltas allow that. */
+  dil_pass passes[DIL_BRANCH_MAX];
+  int32_t pass_count;
   /* Sums of the inputs' gradients: `copies` of them, each as long as all inputs
    * with a wanted gradient; at[x] is the first of input x, -1: not wanted. */
   double *sums;
@@ -44,6 +49,9 @@ typedef struct gradient_rows {
   void *dot;           /* dO, transposed as qt */
   float *dq, *dq_sum;  /* f32 [D][L]: of a part of the keys, of those before */
   float *lse, *delta;  /* f32 [L]; lse in units of log2 */
+  /* f64 [branches][L], where the run weighs: the sums of a branch's weights, and
+   * of dP times them; then `dots` is the branch's delta. */
+  double *weights, *dots;
   bool finite;         /* no NaN or Inf among q and dO */
 } gradient_rows;
 
@@ -72,7 +80,7 @@ typedef struct gradient_worker {
   dil_tensor part_dq;    /* f32: where dQ of one part goes; no data: to dQ */
   float *dk, *dv;        /* f32 sums of the block, a packed row each */
   double *sums[DIL_INPUT_MAX]; /* of the inputs; NULL: not wanted */
-  float *dp, *raw, *slope, *plain, *ones;
+  float *dp, *raw, *slope, *plain, *ones, *zeros;
   void *p, *ds, *pairs;
 } gradient_worker;
 
@@ -130,6 +138,10 @@ uint8_t packed_keys_marks(const packed_keys *keys, int64_t first, int64_t end);
 /* Settles which rows of a range are visited, and whether all are finite. Where
  * a part begins, dQ of the part before joins the sum. */
 bool gradient_enter(tile_worker *wk, packed_range *keys);
+/* Adds up the weights of a tile's pairs and dP times them, for each branch of
+ * the visit. */
+void gradient_weigh(tile_worker *wk, const packed_range *keys,
+                    uint64_t predicates, int32_t chain, int32_t copies);
 /* One tile of keys, as key_visit_forward. */
 void gradient_visit(tile_worker *wk, const packed_range *keys,
                     uint64_t predicates, int32_t chain, int32_t copies);

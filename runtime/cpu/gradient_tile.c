@@ -4,7 +4,9 @@
  * In: rows of one class of a cell, dO, o and lse. delta is dO . o - dlse. A
  * branch with a softmax of its own (`mean`, `sum`) has an lse and an o of its
  * own: the tile first runs forward to make them. Under `gradient detached` the
- * lse is the joint one, and each branch has a delta of its own. */
+ * lse is the joint one, and each branch has a delta of its own: the mean of dP
+ * by the branch's weights. In f32 one walk makes those of all branches from the
+ * joint weights; else the tile runs forward for each branch. */
 #include "gradient.h"
 #include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
@@ -30,6 +32,9 @@ static void cut_rows(cutter *c, const cpu_gradient_run *g,
   rows->dq_sum = cutter_cut(c, table->head_dim * row);
   rows->lse = cutter_cut(c, row);
   rows->delta = cutter_cut(c, row);
+  int64_t sums = g->weighs ? table->branch_count * 2 * row : 0;
+  rows->weights = cutter_cut(c, sums);
+  rows->dots = cutter_cut(c, sums);
 }
 
 /* Rows of a range: their packed keys and sums stay in the cache. */
@@ -56,6 +61,7 @@ static int64_t cut_worker(gradient_worker *wk, const cpu_gradient_run *g,
   wk->plain = g->sums_length ? cutter_cut(&c, tile) : NULL;
   wk->slope = g->run->table->scored ? cutter_cut(&c, tile) : NULL;
   wk->ones = cutter_cut(&c, row);
+  wk->zeros = cutter_cut(&c, row);
   wk->p = pairs ? cutter_cut(&c, tile / 2) : wk->tile.s;
   wk->ds = pairs ? cutter_cut(&c, tile / 2) : wk->dp;
   wk->pairs = pairs ? cutter_cut(&c, tile / 2 + row) : wk->dp;
@@ -76,7 +82,10 @@ void gradient_worker_init(gradient_worker *wk, const cpu_gradient_run *g,
   wk->tile.range_rows = range_rows(g);
   wk->tile.enter = gradient_enter;
   wk->tile.finish = FINISH_WRITE;
-  for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) wk->ones[lane] = 1;
+  for (int32_t lane = 0; lane < wk->tile.code->lanes; lane++) {
+    wk->ones[lane] = 1;
+    wk->zeros[lane] = 0;
+  }
 }
 
 /* ---- loading ------------------------------------------------------------- */
@@ -244,6 +253,64 @@ static void run_branches(gradient_worker *wk, segment_cell held,
   query_tile_visit(&wk->tile, held, branches);
 }
 
+/* ---- deltas of branches, from the joint weights ---------------------------
+ */
+
+static void begin_weights(gradient_worker *wk) {
+  int64_t length =
+      (int64_t)wk->tile.run->table->branch_count * wk->tile.code->lanes;
+  for (int32_t i = 0; i < wk->tile.group_count; i++) {
+    memset(wk->rows[i].weights, 0, (size_t)length * sizeof(double));
+    memset(wk->rows[i].dots, 0, (size_t)length * sizeof(double));
+  }
+}
+
+/* The delta of one branch in the place of its dots, and for its sinks. A row's
+ * sinks are part of the branch's weights. */
+static void end_weights(gradient_worker *wk, int32_t i, int32_t branch,
+                        int64_t count, int64_t b) {
+  tile_worker *tile = &wk->tile;
+  const gradient_rows *rows = &wk->rows[i];
+  int32_t lanes = tile->code->lanes;
+  double *dots = rows->dots + (int64_t)branch * lanes;
+  const double *weights = rows->weights + (int64_t)branch * lanes;
+  const int32_t *t = tile->group[i].t;
+  bool sinks = tile->run->table->sink_branches >> branch & 1;
+  if (sinks)
+    wk->of->code->branch_sink(1ull << branch, t, lanes, &tile->env.env,
+                              tile->mx);
+  for (int32_t lane = 0; lane < count; lane++) {
+    float lse = rows->lse[lane];
+    double sum = weights[lane];
+    if (sinks && lse != INFINITY)
+      sum += exp2((double)tile->mx[lane] * DIL_LOG2_E - lse);
+    if (sum > 0) dots[lane] /= sum;
+    dots[lane] -= gradient_of_lse(wk->of, b, cpu_run_row(tile->run, b, t[lane]),
+                                  tile->walk.head);
+    rows->delta[lane] = (float)dots[lane];
+  }
+  add_sinks(wk, i, 1ull << branch, count);
+}
+
+/* One walk for the deltas, and then the pairs. */
+static void run_weighed(gradient_worker *wk, segment_cell held,
+                        uint64_t branches, int64_t rows_count, int64_t b) {
+  int64_t from = wk->from, to = wk->to;
+  begin_weights(wk);
+  wk->from = 0;
+  wk->to = INT64_MAX;
+  wk->tile.visit = gradient_weigh;
+  query_tile_visit(&wk->tile, held, branches);
+  for (int32_t i = 0; i < wk->tile.group_count; i++)
+    for (uint64_t rest = branches; rest; rest &= rest - 1)
+      end_weights(wk, i, __builtin_ctzll(rest), rows_in_tile(wk, i, rows_count),
+                  b);
+  wk->from = from;
+  wk->to = to;
+  wk->tile.visit = gradient_visit;
+  query_tile_visit(&wk->tile, held, branches);
+}
+
 /* ---- dQ ------------------------------------------------------------------ */
 
 void gradient_end_part(gradient_worker *wk) {
@@ -335,6 +402,8 @@ void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
   wk->tile.visit = gradient_visit;
   if (wk->of->own_lse)
     run_branches(wk, held, branches, n1 - n0, b);
+  else if (wk->of->weighs)
+    run_weighed(wk, held, branches, n1 - n0, b);
   else if (wk->of->detached)
     for (uint64_t rest = branches; rest; rest &= rest - 1)
       run_branches(wk, held, rest & -rest, n1 - n0, b);

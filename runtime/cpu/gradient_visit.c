@@ -139,6 +139,71 @@ static float make_scores(gradient_worker *wk, const packed_range *keys,
   return DIL_LOG2_E;
 }
 
+/* dP of the tile's pairs. */
+static void make_dp(gradient_worker *wk, int64_t at, int64_t n) {
+  const tile_worker *tile = &wk->tile;
+  int64_t row = pack_key_bytes(tile->run->table->value_dim, tile->code->pack);
+  wk->of->code->dp(wk->keys.v_keys + at * row, rows_of_tile(wk)->dot, wk->dp,
+                   tile->mx, n);
+}
+
+enum { LANES_AT_ONCE = 8 };
+
+/* The sums of `count` lanes, a constant where this is inlined: they stay in
+ * registers. */
+static inline void sum_lanes(const float *rows, int64_t n, int32_t lanes,
+                             int32_t count, float *sums) {
+  float sum[LANES_AT_ONCE] = {0};
+  for (int64_t i = 0; i < n; i++, rows += lanes)
+    for (int32_t lane = 0; lane < count; lane++) sum[lane] += rows[lane];
+  memcpy(sums, sum, (size_t)count * sizeof *sums);
+}
+
+/* sums[lane] = the sum of the rows' elements. */
+static void sum_rows_of_lanes(const float *rows, int64_t n, int32_t lanes,
+                              float *sums) {
+  int32_t lane = 0;
+  for (; lane + LANES_AT_ONCE <= lanes; lane += LANES_AT_ONCE)
+    sum_lanes(rows + lane, n, lanes, LANES_AT_ONCE, sums + lane);
+  for (; lane < lanes; lane++) sum_lanes(rows + lane, n, lanes, 1, sums + lane);
+}
+
+void gradient_weigh(tile_worker *tile, const packed_range *keys,
+                    uint64_t predicates, int32_t chain, int32_t copies) {
+  gradient_worker *wk = (gradient_worker *)tile;
+  const gradient_rows *rows = rows_of_tile(wk);
+  int32_t lanes = tile->code->lanes;
+  int64_t at = keys->base + keys->n0, n = keys->n1 - keys->n0;
+  float weights[DIL_LANES_MAX], dots[DIL_LANES_MAX];
+  (void)copies; /* each branch counts a pair once */
+  float c2 = make_scores(wk, keys, predicates, chain, false);
+  make_dp(wk, at, n);
+  wk->of->code->ds(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, NULL, NULL, n, c2,
+                   0, rows->lse, wk->zeros);
+  sum_rows_of_lanes(wk->p, n, lanes, weights);
+  sum_rows_of_lanes(wk->ds, n, lanes, dots);
+  for (uint64_t rest = tile->visited; rest; rest &= rest - 1) {
+    int64_t row = __builtin_ctzll(rest) * (int64_t)lanes;
+    for (int32_t lane = 0; lane < lanes; lane++) {
+      rows->weights[row + lane] += (double)weights[lane];
+      rows->dots[row + lane] += (double)dots[lane];
+    }
+  }
+}
+
+/* The delta of pairs that stand for several branches is the mean of theirs. */
+static void mix_deltas(const gradient_worker *wk) {
+  const gradient_rows *rows = rows_of_tile(wk);
+  int32_t lanes = wk->tile.code->lanes;
+  uint64_t all = wk->tile.visited;
+  for (int32_t lane = 0; lane < lanes; lane++) {
+    double sum = 0;
+    for (uint64_t rest = all; rest; rest &= rest - 1)
+      sum += rows->dots[__builtin_ctzll(rest) * (int64_t)lanes + lane];
+    rows->delta[lane] = (float)(sum / __builtin_popcountll(all));
+  }
+}
+
 void gradient_visit(tile_worker *tile, const packed_range *keys,
                     uint64_t predicates, int32_t chain, int32_t copies) {
   gradient_worker *wk = (gradient_worker *)tile;
@@ -150,9 +215,8 @@ void gradient_visit(tile_worker *tile, const packed_range *keys,
   bool scored = tile->run->table->scored;
   bool inputs = wk->of->sums && wk->wants_keys && scored;
   float c2 = make_scores(wk, keys, predicates, chain, inputs);
-  code->dp(wk->keys.v_keys + at * pack_key_bytes(tile->run->table->value_dim,
-                                            tile->code->pack),
-           rows->dot, wk->dp, tile->mx, n);
+  make_dp(wk, at, n);
+  if (wk->of->weighs) mix_deltas(wk);
   float *plain = inputs ? wk->plain : NULL, *slope = scored ? wk->slope : NULL;
   if (tile->run->drop)
     code->ds_drop(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, plain, slope, n,

@@ -112,6 +112,7 @@ void key_visit_forward(tile_worker *wk, const packed_range *keys,
 /* Branches that reach a range with the same predicate and score chain. */
 typedef struct branch_group {
   int32_t predicate, chain, copies;
+  uint64_t branches;
   uint8_t cover; /* dil_cover; PARTIAL until resolved */
 } branch_group;
 
@@ -121,23 +122,28 @@ typedef struct branch_groups {
   branch_group of[DIL_BRANCH_MAX];
 } branch_groups;
 
-static void branch_groups_add(branch_groups *g, const dil_branch *branch) {
+static void branch_groups_add(branch_groups *g, const dil_branch *branch,
+                              uint64_t bit) {
   for (int32_t i = 0; i < g->count; i++)
     if (g->of[i].predicate == branch->predicate &&
         g->of[i].chain == branch->chain) {
       g->of[i].copies++;
+      g->of[i].branches |= bit;
       return;
     }
   uint8_t cover = branch->predicate < 0 ? DIL_FULL : DIL_PARTIAL;
   g->of[g->count++] =
-      (branch_group){branch->predicate, branch->chain, 1, cover};
+      (branch_group){branch->predicate, branch->chain, 1, bit, cover};
 }
 
 static dil_cover window_cover(const dil_predicate *p, int64_t t0, int64_t t1,
                               int64_t j0, int64_t j1) {
   if (p->right != DIL_ENDLESS && j0 - t1 > p->right) return DIL_EMPTY;
   if (p->left != DIL_ENDLESS && t0 - j1 > p->left) return DIL_EMPTY;
-  bool full = (p->right == DIL_ENDLESS || j1 - t0 <= p->right) &&
+  int64_t end = dil_predicate_end(p);
+  if (j1 < p->key_first || j0 >= end) return DIL_EMPTY;
+  bool full = j0 >= p->key_first && j1 < end &&
+              (p->right == DIL_ENDLESS || j1 - t0 <= p->right) &&
               (p->left == DIL_ENDLESS || t1 - j0 <= p->left);
   return full ? DIL_FULL : DIL_PARTIAL;
 }
@@ -170,9 +176,10 @@ static packed_range packed_range_trim(const tile_worker *wk,
   for (uint64_t rest = which; rest; rest &= rest - 1) {
     const dil_predicate *p =
         &wk->run->table->predicates[g->of[__builtin_ctzll(rest)].predicate];
-    low = minimum(low, p->left == DIL_ENDLESS ? INT64_MIN : g->t0 - p->left);
-    high = maximum(high,
-                   p->right == DIL_ENDLESS ? INT64_MAX : g->t1 + p->right);
+    int64_t from = p->left == DIL_ENDLESS ? INT64_MIN : g->t0 - p->left;
+    int64_t to = p->right == DIL_ENDLESS ? INT64_MAX : g->t1 + p->right;
+    low = minimum(low, maximum(from, p->key_first));
+    high = maximum(high, minimum(to, dil_predicate_end(p) - 1));
   }
   int64_t base = keys.cell.low;
   if (low > base) {
@@ -189,8 +196,12 @@ static void key_visit_partial(tile_worker *wk, const branch_groups *g,
                               uint64_t which, packed_range keys,
                               int32_t copies) {
   uint64_t predicates = 0;
-  for (uint64_t rest = which; rest; rest &= rest - 1)
-    predicates |= 1ull << g->of[__builtin_ctzll(rest)].predicate;
+  wk->visited = 0;
+  for (uint64_t rest = which; rest; rest &= rest - 1) {
+    const branch_group *one = &g->of[__builtin_ctzll(rest)];
+    predicates |= 1ull << one->predicate;
+    wk->visited |= one->branches;
+  }
   keys = packed_range_trim(wk, g, which, keys);
   int32_t chain = g->of[__builtin_ctzll(which)].chain;
   if (keys.n0 < keys.n1) wk->visit(wk, &keys, predicates, chain, copies);
@@ -202,6 +213,7 @@ static void key_visit_union(tile_worker *wk, const branch_groups *g,
   uint64_t partial = 0;
   for (int32_t i = 0; i < g->count; i++) {
     if (g->of[i].cover == DIL_FULL) {
+      wk->visited = g->of[i].branches;
       wk->visit(wk, keys, 0, g->of[i].chain, 1);
       return;
     }
@@ -223,9 +235,11 @@ static void key_visit_multiset(tile_worker *wk, const branch_groups *g,
       continue;
     }
     int32_t copies = 0;
+    wk->visited = 0;
     for (int32_t k = i; k < g->count; k++)
       if (g->of[k].cover == DIL_FULL && g->of[k].chain == first->chain) {
         copies += g->of[k].copies;
+        wk->visited |= g->of[k].branches;
         done |= 1ull << k;
       }
     wk->visit(wk, keys, 0, first->chain, copies);
@@ -345,7 +359,8 @@ static int64_t packed_range_rows(const tile_worker *wk, int64_t step) {
 void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
   branch_groups g = {0};
   for (uint64_t rest = branches; rest; rest &= rest - 1)
-    branch_groups_add(&g, &wk->run->table->branches[__builtin_ctzll(rest)]);
+    branch_groups_add(&g, &wk->run->table->branches[__builtin_ctzll(rest)],
+                      rest & -rest);
   int64_t step = key_tile_step(wk, &g, keys.n1 - keys.n0), end = keys.n1;
   int64_t most = packed_range_rows(wk, step);
   for (; keys.n0 < end; keys.n0 = keys.n1) {

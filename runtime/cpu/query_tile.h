@@ -53,6 +53,7 @@ typedef struct tile_worker {
   query_tile group[TILE_GROUP];
   int32_t group_count;
   const query_tile *q;      /* the tile of the group that is advanced now */
+  uint64_t visited;         /* the branches that the visit stands for */
   float *s, *p, *mx, *alpha, *spare;
   int32_t *j;
   uint32_t *words;          /* of dropout, for the packed rows of the range that

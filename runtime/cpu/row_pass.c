@@ -180,6 +180,8 @@ static void window_clip(const dil_predicate *p, int64_t t, int64_t *low,
                         int64_t *high) {
   if (p->left != DIL_ENDLESS) *low = maximum(*low, t - p->left);
   if (p->right != DIL_ENDLESS) *high = minimum(*high, t + p->right + 1);
+  *low = maximum(*low, p->key_first);
+  *high = minimum(*high, dil_predicate_end(p));
 }
 
 static int64_t segment_low(const dil_branch *b, int64_t t) {

@@ -1,7 +1,8 @@
 /* gpu_host.c - a host that uses a GPU through dil.h and has no CUDA library of
  * its own: what happens before and around a launch; with the argument
- * `compute`, that the sums are right; with `cycles N`, that making and freeing it
- * N times leaves nothing. Out: ok / not ok lines. */
+ * `compute`, that the sums are right; with `cycles N`, that making and freeing
+ * it N times leaves nothing; with `leave`, that exit() ends its threads. Out: ok
+ * / not ok lines. */
 #include <dil/dil.h>
 #include <dirent.h>
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { N = 64, H = 2, D = 16, COUNT = N * H * D };
 static const char *text = "pattern p { heads 2; head_dim 16; dtype f32;\n"
@@ -93,8 +95,7 @@ static void run(dil_context *context, dil_kernel *kernel, int compute) {
   is("run", !dil_kernel_run(kernel, &a));
   if (compute) check_sums(context, &t);
   t.k.device.device_type = kDLCPU;
-  refused("k is on cpu, the kernel is on cuda:0",
-          dil_kernel_run(kernel, &a));
+  refused("k is on cpu, the kernel is on cuda:0", dil_kernel_run(kernel, &a));
   t.k.device = (DLDevice){kDLCUDA, 1};
   refused("k is on cuda:1", dil_kernel_run(kernel, &a));
   t.k.device = (DLDevice){kDLCUDAManaged, 0};
@@ -107,7 +108,98 @@ static void run(dil_context *context, dil_kernel *kernel, int compute) {
   give(&t, context);
 }
 
-/* ---- over and over -------------------------------------------------------- */
+/* ---- seeds ----------------------------------------------------------------
+ */
+
+enum { ROWS = 96, WIDTH = 64, HALVES = ROWS * H * WIDTH };
+
+/* q, k, v, o and gradients of them, and a seed that kernels read. */
+typedef struct dropped {
+  DLTensor q, k, v, o, d_o, dq, dk, dv, seed;
+  int64_t shape[4];
+} dropped;
+
+static void dropped_make(dropped *t, dil_context *context) {
+  static _Float16 numbers[HALVES];
+  static const int64_t shape[] = {1, ROWS, H, WIDTH};
+  DLTensor *all[] = {&t->q,   &t->k,  &t->v,  &t->o,
+                     &t->d_o, &t->dq, &t->dk, &t->dv};
+  uint32_t random = 1;
+  memcpy(t->shape, shape, sizeof shape);
+  for (int i = 0; i < 8; i++) {
+    for (int e = 0; e < HALVES; e++) {
+      random = random * 1664525u + 1013904223u;
+      numbers[e] = (_Float16)((double)random / UINT32_MAX - 0.5);
+    }
+    *all[i] = on_device(context, numbers, sizeof numbers, 4, t->shape,
+                        (DLDataType){kDLFloat, 16, 1});
+  }
+  static const uint64_t seed;
+  t->seed = on_device(context, &seed, sizeof seed, 0, NULL,
+                      (DLDataType){kDLInt, 64, 1});
+}
+
+static void dropped_give(dropped *t, dil_context *context) {
+  DLTensor *all[] = {&t->q,  &t->k,  &t->v,  &t->o,   &t->d_o,
+                     &t->dq, &t->dk, &t->dv, &t->seed};
+  for (int i = 0; i < 9; i++) dil_memory_give(context, all[i]->data);
+}
+
+/* o and the gradients of a call with this seed: a number, or told by the
+ * device, where the call has another number that counts for nothing. */
+static int draw(dil_context *context, dil_kernel *kernel, dropped *t,
+                uint64_t seed, int on_device, _Float16 made[4][HALVES]) {
+  dil_arguments a = DIL_ARGUMENTS_INIT;
+  dil_gradients g = DIL_GRADIENTS_INIT;
+  a.q = &t->q, a.k = &t->k, a.v = &t->v, a.o = &t->o;
+  a.train = 1;
+  a.seed = on_device ? seed + 100 : seed;
+  a.seed_tensor = on_device ? &t->seed : NULL;
+  g.forward = &a;
+  g.d_o = &t->d_o;
+  g.dq = &t->dq, g.dk = &t->dk, g.dv = &t->dv;
+  const DLTensor *written[] = {&t->o, &t->dq, &t->dk, &t->dv};
+  int failed = dil_memory_write(context, t->seed.data, &seed, sizeof seed) ||
+               dil_kernel_run(kernel, &a) || dil_kernel_backward(kernel, &g) ||
+               dil_context_wait(context, NULL);
+  for (int i = 0; i < 4; i++)
+    failed |= dil_memory_read(context, made[i], written[i]->data,
+                              HALVES * sizeof(_Float16));
+  return !failed;
+}
+
+static void seeds(dil_context *context, int force, const char *name) {
+  static _Float16 number[4][HALVES], tensor[4][HALVES], other[4][HALVES];
+  const char *drops = "pattern p { heads 2; head_dim 64; dtype f16;\n"
+                      "  dropout 0.5; branch { } }\n";
+  dil_kernel_options options = DIL_KERNEL_OPTIONS_INIT;
+  dil_program *program;
+  dil_kernel *kernel;
+  dropped t;
+  char text_of[120];
+  options.force = (uint32_t)force;
+  options.backward = 1;
+  is(name, !dil_program_parse(context, "d.dil", drops, strlen(drops), NULL,
+                              &program) &&
+               !dil_program_kernel(program, NULL, &options, &kernel));
+  if (bad) return;
+  dropped_make(&t, context);
+  is("seeds by number and by tensor",
+     draw(context, kernel, &t, 7, 0, number) &&
+         draw(context, kernel, &t, 7, 1, tensor) &&
+         draw(context, kernel, &t, (uint64_t)7 << 32, 1, other));
+  for (int i = 0; i < 4; i++) {
+    snprintf(text_of, sizeof text_of, "tensor %d of a seed follows it", i);
+    is(text_of, !memcmp(number[i], tensor[i], sizeof number[i]) &&
+                    memcmp(number[i], other[i], sizeof number[i]) != 0);
+  }
+  dropped_give(&t, context);
+  dil_program_free(program);
+  dil_kernel_free(kernel);
+}
+
+/* ---- over and over --------------------------------------------------------
+ */
 
 typedef struct footprint {
   long bytes, descriptors, threads;
@@ -159,10 +251,10 @@ static int cycle(int number) {
   dil_arguments a = DIL_ARGUMENTS_INIT;
   tensors t;
   o.device = "cuda:0";
-  int failed = dil_context_new(&o, &context) ||
-               dil_program_parse(context, "p.dil", text, strlen(text), NULL,
-                                 &program) ||
-               dil_program_kernel(program, NULL, NULL, &kernel);
+  int failed =
+      dil_context_new(&o, &context) ||
+      dil_program_parse(context, "p.dil", text, strlen(text), NULL, &program) ||
+      dil_program_kernel(program, NULL, NULL, &kernel);
   if (failed) return 1;
   make(&t, context);
   a.q = &t.q;
@@ -195,20 +287,53 @@ static int repeat(int count) {
   for (int i = 0; i < count && !bad && !failed; i++) failed |= cycle(i);
   footprint after = measure();
   printf("ok %d cycles: %+ld bytes, %+ld of the device, %ld descriptors, "
-         "%ld threads\n", count, after.bytes - before.bytes,
+         "%ld threads\n",
+         count, after.bytes - before.bytes,
          (long)(after.of_device - before.of_device), after.descriptors,
          after.threads);
   is("every cycle succeeds", !failed);
   is("memory is constant", after.bytes - before.bytes <= GROWTH_MOST);
-  is("and the device's", after.of_device && after.of_device <=
-                             before.of_device + DEVICE_GROWTH_MOST);
+  is("and the device's",
+     after.of_device &&
+         after.of_device <= before.of_device + DEVICE_GROWTH_MOST);
   is("and descriptors", after.descriptors == before.descriptors);
   is("and threads", after.threads == before.threads);
   dil_context_free(stays);
   return bad;
 }
 
+/* ---- the end of a process --------------------------------------------------
+ */
+
+/* exit() calls this last of all handlers: it was registered first. */
+static void tell_threads(void) {
+  long threads = entries("/proc/self/task") - 2; /* besides . and .. */
+  printf("%s no thread is left at the end\n", threads == 1 ? "ok" : "not ok");
+  fflush(stdout);
+  if (threads != 1) _exit(1);
+}
+
+/* Exits beside a kernel that is not freed, while a thread waits to compile. */
+static int leave(void) {
+  const char *plain = "pattern p { heads 2; head_dim 64; dtype f16;\n"
+                      "  dropout 0.5; causal; branch { } }\n";
+  dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
+  dil_context *context;
+  dil_program *program;
+  dil_kernel *kernel;
+  if (atexit(tell_threads)) return 1;
+  o.device = "cuda:0";
+  is("a kernel that stays",
+     !dil_context_new(&o, &context) &&
+         !dil_program_parse(context, "p.dil", plain, strlen(plain), NULL,
+                            &program) &&
+         !dil_program_kernel(program, NULL, NULL, &kernel));
+  is("its thread", entries("/proc/self/task") > 3);
+  return bad;
+}
+
 int main(int argc, char **argv) {
+  if (argc > 1 && !strcmp(argv[1], "leave")) return leave();
   if (argc > 2 && !strcmp(argv[1], "cycles")) return repeat(atoi(argv[2]));
   dil_context_options o = DIL_CONTEXT_OPTIONS_INIT;
   dil_kernel_options general = DIL_KERNEL_OPTIONS_INIT;
@@ -223,8 +348,8 @@ int main(int argc, char **argv) {
   o.threads = 0;
   is("a context on a GPU", !dil_context_new(&o, &context));
   if (bad) return 1;
-  is("a program", !dil_program_parse(context, "p.dil", text, strlen(text), NULL,
-                                     &program));
+  is("a program",
+     !dil_program_parse(context, "p.dil", text, strlen(text), NULL, &program));
   general.isa = "avx2";
   refused("instruction set 'avx2' says nothing to device cuda:0",
           dil_program_kernel(program, NULL, &general, &kernel));
@@ -238,6 +363,10 @@ int main(int argc, char **argv) {
   run(context, kernel, argc > 1 && !strcmp(argv[1], "compute"));
   is("statistics", !dil_context_stats(context, &stats) && stats.calls == 2 &&
                        stats.kernels == 1);
+  if (argc > 1 && !strcmp(argv[1], "compute")) {
+    seeds(context, DIL_FORCE_GENERAL, "dropout, by the general kernel");
+    seeds(context, 0, "dropout, by the chip's own kernel");
+  }
   dil_program_free(program);
   dil_context_free(context);
   dil_kernel_free(kernel);

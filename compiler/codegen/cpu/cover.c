@@ -77,7 +77,7 @@ bounds input_bounds(build *b, interval_box *x, const expr *tree) {
 
 /* ---- cover --------------------------------------------------------------- */
 
-/* Bounds of a window condition over the box, all in i64. */
+/* Bounds of a window and a range of keys over the box, all in i64. */
 static bounds window_bounds(build *b, interval_box *x,
                             const dil_predicate *window) {
   const emit *e = &b->emit;
@@ -93,6 +93,16 @@ static bounds window_bounds(build *b, interval_box *x,
     ref right = emit_long(e, window->right);
     all = emit_and(e, all, emit_compare(e, IS_LESS_EQUAL, most, right));
     some = emit_and(e, some, emit_compare(e, IS_LESS_EQUAL, least, right));
+  }
+  if (window->key_first > 0) {
+    ref low = emit_long(e, window->key_first);
+    all = emit_and(e, all, emit_compare(e, IS_GREATER_EQUAL, x->j.low, low));
+    some = emit_and(e, some, emit_compare(e, IS_GREATER_EQUAL, x->j.high, low));
+  }
+  if (window->key_end > 0) {
+    ref high = emit_long(e, window->key_end);
+    all = emit_and(e, all, emit_compare(e, IS_LESS, x->j.high, high));
+    some = emit_and(e, some, emit_compare(e, IS_LESS, x->j.low, high));
   }
   return (bounds){all, some, emit_truth(e, false)};
 }

@@ -122,7 +122,8 @@ static dil_status cpu_compile(const backend_request *asked, void *codes) {
     build_aim(&b, p, set);
     if (request->debug) build_lines(&b);
     build_variant(&b, request->variant, &out->code);
-    status = build_object(&b, request->ir, request->assembly, out);
+    status = build_object(&b, request->ir, request->assembly,
+                          request->texts_only ? NULL : out);
   }
   build_close(&b);
   return status;

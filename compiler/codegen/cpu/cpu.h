@@ -37,8 +37,8 @@ void build_aim(build *b, const plan *p, const isa *set);
 void build_lines(build *b);
 /* Code that is emitted from here on has this place of the .dil file. */
 void build_locate(build *b, span at);
-/* Verifies the module and turns it into out->bytes; its texts go where they
- * are wanted (NULL: nowhere). */
+/* Verifies the module and turns it into out->bytes (out NULL: not that); its
+ * texts go where they are wanted (NULL: nowhere). */
 dil_status build_object(build *b, FILE *ir, FILE *assembly, cpu_code *out);
 /* Writes the functions of a variant, and says how they want their data. */
 void build_variant(build *b, dil_variant variant, dil_code *code);

@@ -113,7 +113,7 @@ void build_aim(build *b, const plan *p, const isa *set) {
   b->isa = set;
   b->lanes = set->width * set->registers;
   b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? DIL_PACK_BF16_PAIRS
-                                                         : DIL_PACK_F32;
+                                                        : DIL_PACK_F32;
   b->exp_degree = p->table.dtype == DIL_F32 ? 5 : 4;
   e->processor = set->processor;
   e->features = set->features;
@@ -195,15 +195,10 @@ static dil_status print_assembly(build *b, FILE *out) {
   return status;
 }
 
-dil_status build_object(build *b, FILE *ir, FILE *assembly,
-                        cpu_code *out) {
+/* Machine code of the module. Code generation rewrites the module. */
+static dil_status object_emit(build *b, cpu_code *out) {
   LLVMMemoryBufferRef code;
-  dil_status status = verify(b);
-  if (status == DIL_OK && ir != NULL) status = print_ir(b, ir);
-  if (status == DIL_OK && assembly != NULL)
-    status = print_assembly(b, assembly);
-  if (status == DIL_OK)
-    status = emit_code(b, b->emit.module, LLVMObjectFile, &code);
+  dil_status status = emit_code(b, b->emit.module, LLVMObjectFile, &code);
   if (status != DIL_OK) return status;
   out->size = LLVMGetBufferSize(code);
   out->bytes = malloc(out->size);
@@ -214,4 +209,13 @@ dil_status build_object(build *b, FILE *ir, FILE *assembly,
              ? DIL_OK
              : dil_fail(DIL_MEMORY, "no memory for %zu bytes of object code",
                         out->size);
+}
+
+dil_status build_object(build *b, FILE *ir, FILE *assembly, cpu_code *out) {
+  dil_status status = verify(b);
+  if (status == DIL_OK && ir != NULL) status = print_ir(b, ir);
+  if (status == DIL_OK && assembly != NULL)
+    status = print_assembly(b, assembly);
+  if (status != DIL_OK || out == NULL) return status;
+  return object_emit(b, out);
 }

@@ -29,14 +29,19 @@ static plan *plan_of(const tested_pattern *s, unsigned force) {
   return p;
 }
 
-/* Masks and scores of 16-bit elements have a kernel of their own on Hopper. */
-static const char *const pairwise[] = {"longformer", "blocksparse", "alibi",
-                                       "softcap", "documents"};
+/* Masks and scores of 16-bit elements have kernels of their own on Hopper. */
+static const struct {
+  const char *example, *variant;
+} pairwise[] = {{"longformer", "hopper pairs"},
+                {"blocksparse", "hopper pairs"},
+                {"alibi", "hopper scores"},
+                {"softcap", "hopper scores"},
+                {"documents", "hopper pairs"}};
 
 static void expect_pairwise(const gpu_codes *codes, const char *name) {
   for (size_t i = 0; i < sizeof pairwise / sizeof pairwise[0]; i++)
-    if (strstr(name, pairwise[i]))
-      ck_assert_msg(strstr(codes->code[0].variant, "hopper pairs") != NULL,
+    if (strstr(name, pairwise[i].example))
+      ck_assert_msg(strstr(codes->code[0].variant, pairwise[i].variant) != NULL,
                     "%s: %s comes first", name, codes->code[0].variant);
 }
 
@@ -222,6 +227,45 @@ START_TEST(gradients_of_inputs) {
 }
 END_TEST
 
+/* Every head size has Hopper kernels of gradients that the gate lets pass, with
+ * and without dropout. */
+static const struct {
+  int32_t head_dim, value_dim;
+  const char *name;
+} gradient_sizes[] = {{64, 64, "dkv"},   {128, 128, "dkv"}, {192, 128, "dk "},
+                      {224, 224, "dv "}, {256, 256, "dk "}, {64, 256, "dv "}};
+enum { GRADIENT_SIZES = sizeof gradient_sizes / sizeof *gradient_sizes };
+
+START_TEST(gradients_on_hopper) {
+  char text[300];
+  if (!has_compiler()) return;
+  snprintf(text, sizeof text,
+           "pattern p { heads 4 kv 2; head_dim %d value %d; dtype %s; causal; "
+           "dropout 0.1; branch { } }",
+           gradient_sizes[_i].head_dim, gradient_sizes[_i].value_dim,
+           _i % 2 ? "bf16" : "f16");
+  tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  plan *p = plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
+                          DIL_BACKWARD, NULL);
+  gpu_codes codes = {0};
+  gpu_request request = {.common = {p}, .arch = 90};
+  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
+  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+  int32_t found = 0, wide = strncmp(gradient_sizes[_i].name, "dkv", 3) != 0;
+  bool named = false;
+  while (codes.count > 0) {
+    const dil_cuda_code *code = &codes.code[--codes.count];
+    free(code->cubin);
+    if (strcmp(code->family, "hopper gradient")) continue;
+    named |= strstr(code->variant, gradient_sizes[_i].name) != NULL;
+    found += code->knob[GRADIENT_KNOB_DROPS] ? 1 : 10;
+  }
+  ck_assert_msg(found == 11 * (2 + wide) && named, "%s: %d", text, found);
+  tested_pattern_free(s);
+}
+END_TEST
+
 START_TEST(unknown_chip) {
   if (!has_compiler()) return;
   tested_pattern *s = tested_pattern_new(
@@ -267,6 +311,7 @@ static Suite *make_suite(void) {
   tcase_add_loop_test(tests, hiding_scores, 0,
                       sizeof scores / sizeof *scores);
   tcase_add_loop_test(tests, gradients_of_inputs, 0, 2);
+  tcase_add_loop_test(tests, gradients_on_hopper, 0, GRADIENT_SIZES);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);

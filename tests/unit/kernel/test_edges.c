@@ -369,18 +369,16 @@ static void try_shape(const char *name, const char *text, call_shape shape,
   tested_pattern_free(s);
 }
 
-START_TEST(edge_case) {
-  try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_F32);
-  if (gpu_wanted() && edges[_i].shape.element == huge_key_nan_value) return;
-  try_shape(edges[_i].name, edges[_i].text, edges[_i].shape, DIL_BF16);
-}
-END_TEST
-
-START_TEST(sink) {
-  const edge *e = &sink_edges[_i];
+static void try_edge(const edge *e) {
   try_shape(e->name, e->text, e->shape, DIL_F32);
+  if (gpu_wanted() && e->shape.element == huge_key_nan_value) return;
   try_shape(e->name, e->text, e->shape, DIL_BF16);
 }
+
+START_TEST(edge_case) { try_edge(&edges[_i]); }
+END_TEST
+
+START_TEST(sink) { try_edge(&sink_edges[_i]); }
 END_TEST
 
 START_TEST(long_one) {

@@ -21,6 +21,9 @@ static const struct found {
     {"odd blocks of a branch",
      P("bf16", "causal; branch { segment 300; block 75; keep strided(2); } "
        "branch { dilation 3; }"), 236, 236},
+    /* Weights beside that of a sink are subnormal numbers, or lost. */
+    {"a sink that leaves subnormal weights",
+     P("bf16", "sink 88.0; branch { }"), 40, 300},
 };
 enum { FOUND = sizeof found / sizeof found[0] };
 
