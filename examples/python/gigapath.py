@@ -20,6 +20,7 @@ import types
 
 # PyTorch's threads would go on spinning where dil's threads want the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional
@@ -121,15 +122,35 @@ class SlideEncoder(nn.Module):
 # ---- the published encoder -------------------------------------------------
 
 
+def _flash(q, k, v, dropout=0.0, bias=None, softmax_scale=None,
+           is_causal=False):
+    """What torchscale takes of flash-attn, by PyTorch's own kernel."""
+    if dropout or bias is not None or softmax_scale is not None or is_causal:
+        raise ValueError("the slide encoder asks for plain attention alone")
+    o, lse = DilatedAttention._flash(q, k, v)
+    return o, lse.transpose(1, 2)
+
+
 def published(o):
-    """The encoder of a checkout; its packages must be installed."""
+    """The encoder of a checkout, and the call of it. flash-attn is the one
+    package that may lack: PyTorch's kernel takes its place."""
     sys.path.insert(0, o.checkout)
-    from gigapath import slide_encoder
-    model = slide_encoder.LongNetViT(in_chans=1536, embed_dim=768, depth=12,
-                                     dropout=0.0, drop_path_rate=0.0)
+    numpy.set_printoptions(legacy="1.25")  # it evaluates str(list of integers)
+    sys.modules.pop("gigapath", None)      # where this file was imported
+    try:
+        from gigapath import slide_encoder
+    except ImportError as error:
+        raise SystemExit(f"{o.checkout}: {error}; is it a checkout of "
+                         "prov-gigapath, and are its packages installed? pip "
+                         "install einops fairscale huggingface_hub timm")
+    for name, module in list(sys.modules.items()):
+        if name.endswith("torchscale.component.multihead_attention"):
+            module.flash_attn_func = module.flash_attn_func or _flash
+    model = slide_encoder.LongNetViT(in_chans=1536, embed_dim=768,
+                                     depth=o.layers, dropout=0.0,
+                                     drop_path_rate=0.0).to(o.device)
     at = torch.randint(1000, (1, o.tiles, 2), device=o.device) * 256.0
-    model.to(o.device)
-    return model, lambda tiles: model(tiles, at)[0]
+    return model, lambda tiles: model(tiles, at[:, :tiles.shape[1]])[0]
 
 
 # ---- comparison ------------------------------------------------------------

@@ -6,6 +6,7 @@ tree, in the folder DIL_INCLUDE, or where an installed dil has it.
     pip install -e ./examples/python     # finds that of this tree's build
 """
 
+import glob
 import os
 import re
 import subprocess
@@ -44,7 +45,8 @@ if "DIL_WHEEL_PLATFORM" in os.environ:  # of `make wheel`
     wheel["plat_name"] = os.environ["DIL_WHEEL_PLATFORM"]
 setup(version=version(include), packages=["dil", "dil.torch"],
       package_data={"dil": ["lib/*"]},
-      ext_modules=[Extension("dil._call", ["dil/_call.c"], optional=True,
+      ext_modules=[Extension("dil._call", sorted(glob.glob("dil/_call*.c")),
+                             depends=["dil/_call.h"], optional=True,
                              include_dirs=[include], py_limited_api=True,
                              extra_compile_args=["-std=c11",
                                                  "-fvisibility=hidden"])],

@@ -1,7 +1,10 @@
 """python_calls.py - microseconds of the host for one small call from Python, by
 ways to call, beside PyTorch's own attention in the same run.
 
+    python_calls.py [cpu | cuda]
+
 The least of many short lots counts, since other work on the machine only adds.
+On a GPU its own time does not count: a lot ends before the GPU has done it.
 """
 
 import os
@@ -17,6 +20,7 @@ import dil
 import dil.torch
 
 TEXT = "pattern p { heads 1; head_dim 16; dtype f32; branch { } }"
+DEVICE = (sys.argv[1:] or ["cpu"])[0]
 LOT, LOTS = 100, 300
 
 
@@ -29,35 +33,39 @@ def took(name, call, at_most=None):
         for _ in range(LOT):
             call()
         best = min(best, (time.perf_counter() - began) / LOT * 1e6)
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
     bound = f"   (at most {at_most})" if at_most else ""
     print(f"{best:8.2f} us  {name}{bound}", flush=True)
 
 
 def main():
     torch.set_num_threads(1)
-    context = dil.Context(threads=1)
+    context = dil.Context(DEVICE, threads=0 if DEVICE == "cuda" else 1)
     kernel = dil.Program(TEXT, context=context).kernel()
     plan = dil.torch.Plan(TEXT)
-    q, k, v = (torch.randn(1, 1, 1, 16) for _ in range(3))
+    q, k, v = (torch.randn(1, 1, 1, 16, device=DEVICE) for _ in range(3))
     o, wants = torch.empty_like(q), q.clone().requires_grad_()
     rows = [x.transpose(1, 2) for x in (q, k, v)]
-    arrays = [x.numpy() for x in (q, k, v, o)]
+    arrays = [x.cpu().numpy() for x in (q, k, v, o)]
     op, attention = torch.ops.dil.attention.default, dil.torch.attention
     print(f"PyTorch {torch.__version__}, dil {dil.version}")
     took("PyTorch's scaled_dot_product_attention",
          lambda: torch.nn.functional.scaled_dot_product_attention(*rows))
-    run, by_ctypes = dil._run, dil._run_by_ctypes
+    quick = dil._quick
+    run, by_ctypes = quick.run, quick.run_by_ctypes
     for name, way, most in (("extension", run, 3), ("ctypes", by_ctypes, 6)):
         if way is by_ctypes and name == "extension":
             print("             the extension is not built: `make python`")
             continue
-        dil._run = way
+        quick.run = way
         took(f"kernel(q, k, v, out=o), by {name}", lambda: kernel(q, k, v, out=o),
              most)
-    dil._run = run
+    quick.run = run
     took("kernel(q, k, v)", lambda: kernel(q, k, v))
-    took("the same of NumPy arrays, out given",
-         lambda: kernel(*arrays[:3], out=arrays[3]))
+    if DEVICE == "cpu":
+        took("the same of NumPy arrays, out given",
+             lambda: kernel(*arrays[:3], out=arrays[3]))
     took("attention(q, k, v, plan)", lambda: attention(q, k, v, plan))
     took("the op dil::attention", lambda: op(q, k, v, [], plan.name), 5.5)
     took("attention where q wants a gradient",

@@ -22,7 +22,7 @@ dil.hf.use()
 def model(name, **more):
     torch.manual_seed(7)
     config = getattr(transformers, name + "Config")(**{**SMALL, **more})
-    kind = getattr(transformers, name + "ForCausalLM")
+    kind = getattr(transformers, name.removesuffix("Text") + "ForCausalLM")
     return kind(config).eval()
 
 
@@ -50,7 +50,8 @@ def compared(m, beside="sdpa", most=2e-6, **call):
     """Logits where the padding says that there are tokens."""
     a, b = (logits(m, way, **call) for way in ("dil", beside))
     keep = call.get("attention_mask")
-    keep = torch.ones(a.shape[:2]) if keep is None else keep
+    if keep is None or keep.dim() != 2:
+        keep = torch.ones(a.shape[:2])
     near(a[keep.bool()], b[keep.bool()], most)
 
 
@@ -159,17 +160,177 @@ def test_sinks_of_gpt_oss():
 
 
 def test_chunks_of_llama4():
-    function = masking_utils.chunked_causal_mask_function(
-        16, torch.tensor([0, 5]))
-    mask = dil.hf._mask(2, 40, 40, mask_function=function)
-    module = torch.nn.Module()
+    m = model("Llama4Text", head_dim=16, attention_chunk_size=16,
+              num_local_experts=2, num_experts_per_tok=1,
+              intermediate_size_mlp=128, no_rope_layers=[1, 0],
+              layer_types=["chunked_attention", "full_attention"])
+    compared(m, input_ids=tokens(), attention_mask=padded())
+    at = torch.cat([torch.arange(n) for n in (30, 50, 20)])[None]
+    compared(m, input_ids=tokens(1), position_ids=at, use_cache=False)
+
+
+def by_table(function, queries=40, keys=40, q_offset=0, kv_offset=0, **call):
+    """dil's reading of a mask function, beside transformers' own table."""
+    call = {"q_offset": q_offset, "kv_offset": kv_offset,
+            "mask_function": function, **call}
     torch.manual_seed(3)
-    q, k, v = (torch.randn(2, 4, 40, 16) for _ in "qkv")
-    o, _ = dil.hf._attend(None, "dil", module, q, k, v, mask)
-    table = masking_utils.sdpa_mask(2, 40, 40, mask_function=function,
-                                    allow_is_causal_skip=False)
+    q = torch.randn(2, 4, queries, 16)
+    k, v = torch.randn(2, 2, 4, keys, 16).unbind()
+    mask = dil.hf._mask(2, queries, keys, **call)
+    o, _ = dil.hf._attend(None, "dil", torch.nn.Module(), q, k, v, mask)
+    table = masking_utils.sdpa_mask(2, queries, keys, allow_is_causal_skip=False,
+                                    **call)
     wide = torch.nn.functional.scaled_dot_product_attention(q, k, v, table)
-    near(o, wide.transpose(1, 2), 2e-6)
+    some = table.any(-1).expand(2, 4, queries)
+    near(o.transpose(1, 2)[some], wide[some], 2e-6)
+    return mask
+
+
+def test_masks_one_or_the_other():
+    causal = masking_utils.causal_mask_function
+    chunked = masking_utils.chunked_causal_mask_function(
+        16, torch.tensor([0, 5]))
+    slides = masking_utils.sliding_window_causal_mask_function(8)
+    near_by = masking_utils.sliding_window_bidirectional_mask_function(5)
+    block = torch.full((2, 40), -1)
+    block[0, 5:19], block[0, 30:], block[1, 8:12] = 0, 1, 0
+    blocks = masking_utils.blockwise_overlay(block)
+    either, both = masking_utils.or_masks, masking_utils.and_masks
+    for function in (chunked, either(causal, near_by), either(chunked, blocks),
+                     either(slides, blocks), either(near_by, chunked, blocks),
+                     both(either(slides, blocks), near_by),
+                     both(either(near_by, causal),
+                          masking_utils.bidirectional_mask_function)):
+        by_table(function)
+        by_table(function, attention_mask=padded(2, 40).bool())
+    for function in (chunked, either(slides, blocks)):  # with earlier keys
+        by_table(function, 3, 40, 37)
+        by_table(function, 3, 30, 37, 10)
+        assert by_table(function, 3, 40, 20).lengths.tolist() == [23, 23]
+    assert by_table(chunked, 40).terms and by_table(slides, 40).left == 7
+    fails("DIL_USAGE", "wants the last query at the last key", dil.hf._mask, 2, 3,
+          40, q_offset=20, mask_function=either(near_by, blocks))
+
+
+def test_packed_masks_of_all_kinds():
+    at = torch.cat([torch.arange(n) for n in (10, 25, 5)]).expand(2, -1)
+    document = masking_utils.find_packed_sequence_indices(at)
+    start = torch.zeros(2, dtype=torch.int64)
+    slides = masking_utils.sliding_window_causal_mask_function(8)
+    chunked = masking_utils.chunked_causal_mask_function(7, start)
+    for function in (slides, chunked, masking_utils.or_masks(
+            slides, masking_utils.chunked_overlay(7, start))):
+        by_table(masking_utils.packed_sequence_compatibility_function(
+            function, at, document))
+
+
+def test_blocks_of_gemma3():
+    """Tokens of an image see each other, those of text what came before."""
+    m = model("Gemma3Text", head_dim=16, sliding_window=16,
+              query_pre_attn_scalar=16,
+              layer_types=["sliding_attention", "full_attention"])
+    x = tokens(2, 40)
+    block = torch.full((2, 40), -1)
+    block[:, 6:20], block[1, 25:33] = 0, 1
+    found = []
+    for way in ("eager", "dil"):
+        m.set_attn_implementation(way)
+        named = {"config": m.config, "inputs_embeds": torch.zeros(2, 40, 64),
+                 "attention_mask": padded(2, 40), "past_key_values": None,
+                 "block_sequence_ids": block}
+        masks = {"full_attention": masking_utils.create_causal_mask(**named),
+                 "sliding_attention":
+                     masking_utils.create_sliding_window_causal_mask(**named)}
+        with torch.no_grad():
+            found.append(m.model(input_ids=x, attention_mask=masks)[0])
+    keep = padded(2, 40).bool()
+    near(found[1][keep], found[0][keep], 2e-6)
+
+
+def test_prepared_masks_of_pairs():
+    m, x = model("Llama"), tokens()
+    torch.manual_seed(5)
+    table = (torch.rand(2, 1, 100, 100) < 0.3) | torch.eye(100, dtype=torch.bool)
+    compared(m, input_ids=x, attention_mask=table)
+    compared(m, input_ids=x, attention_mask=table[:1])
+    compared(m, input_ids=x, attention_mask=table.expand(2, 4, 100, 100))
+    added = torch.where(table, torch.randn(2, 4, 100, 100),
+                        torch.finfo(torch.float32).min)
+    for beside in ("sdpa", "eager"):
+        compared(m, beside, input_ids=x, attention_mask=added)
+        compared(m, beside, input_ids=x, attention_mask=added[:, :1])
+    fails("DIL_USAGE", "must be [2 or 1, 4 or 1, 100, 100]", logits, m, "dil", x,
+          attention_mask=table[:, :, :50])
+    fails("DIL_USAGE", "a mask of torch.int64", logits, m, "dil", x,
+          attention_mask=table.long())
+
+
+def test_position_bias_of_t5():
+    torch.manual_seed(7)
+    m = transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=97, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+        dropout_rate=0.0))
+    call = {"input_ids": tokens(2, 50), "labels": tokens(2, 30),
+            "attention_mask": padded(2, 50, left=False)}
+    call["attention_mask"][1, 40:] = 0
+    found = []
+    for way in ("eager", "dil"):
+        m.set_attn_implementation(way)
+        m.zero_grad()
+        out = m(**call)
+        out.loss.backward()
+        bias = [layers.block[0].layer[0].SelfAttention
+                .relative_attention_bias.weight.grad.flatten()
+                for layers in (m.encoder, m.decoder)]
+        found.append((out.logits.detach(), torch.cat(bias)))
+    near(found[1][0], found[0][0], 2e-6)
+    near(found[1][1], found[0][1], 1e-4, "gradient of the bias")
+    found = []
+    for way in ("eager", "dil"):
+        m.set_attn_implementation(way)
+        found.append(m.eval().generate(tokens(2, 50), max_new_tokens=8,
+                                       do_sample=False))
+    assert torch.equal(*found)
+
+
+# Models of a dozen makers: masks, padding, packing and decoding of each.
+OTHERS = {
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 16,
+              "max_window_layers": 1},
+    "Qwen3": {"head_dim": 16}, "Phi": {}, "Phi3": {"sliding_window": 16},
+    "Gemma3Text": {"head_dim": 16, "sliding_window": 16,
+                   "query_pre_attn_scalar": 16,
+                   "layer_types": ["sliding_attention", "full_attention"]},
+    "Cohere2": {"sliding_window": 16,
+                "layer_types": ["sliding_attention", "full_attention"]},
+    "Olmo2": {}, "GPTNeoX": {}, "SmolLM3": {},
+    "DeepseekV3": {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+                   "qk_nope_head_dim": 8, "v_head_dim": 12,
+                   "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+                   "topk_group": 1, "moe_intermediate_size": 32,
+                   "first_k_dense_replace": 1, "num_key_value_heads": 4},
+}
+
+
+def test_other_models():
+    x, at = tokens(2, 40), torch.cat([torch.arange(n) for n in (12, 28)])[None]
+    for name, more in OTHERS.items():
+        m = model(name, **more)
+        compared(m, "eager", input_ids=x, attention_mask=padded(2, 40))
+        compared(m, "eager", input_ids=x[:1], position_ids=at, use_cache=False)
+        found, losses = [], []
+        for way in ("eager", "dil"):
+            m.set_attn_implementation(way)
+            found.append(m.generate(x, attention_mask=padded(2, 40),
+                                    max_new_tokens=4, do_sample=False))
+            m.zero_grad()
+            m(input_ids=x[:1], labels=x[:1], position_ids=at,
+              use_cache=False).loss.backward()
+            losses.append(torch.cat([p.grad.flatten() for p in m.parameters()
+                                     if p.grad is not None]))
+        assert torch.equal(*found), name
+        near(losses[1], losses[0], 5e-6, f"gradients of {name}")
 
 
 def test_gradients():
@@ -216,15 +377,13 @@ def test_a_pattern_of_ones_own():
 
 def test_mistakes_are_named():
     m, x = model("Llama"), tokens()
-    fails("DIL_USAGE", "a prepared mask [2, 1, 100, 100]", logits, m, "dil", x,
-          attention_mask=torch.ones(2, 1, 100, 100, dtype=torch.bool))
     def odd(batch, head, i, j):
         return i % 2 == j % 2
     fails("DIL_USAGE", "mask function 'test_mistakes_are_named.<locals>.odd'",
           dil.hf._mask, 1, 8, 8, mask_function=masking_utils.and_masks(
               masking_utils.causal_mask_function, odd))
-    fails("DIL_USAGE", "'or_masks.<locals>.or_mask'", dil.hf._mask, 1, 8, 8,
-          mask_function=masking_utils.or_masks(
+    fails("DIL_USAGE", "test_mistakes_are_named.<locals>.odd'", dil.hf._mask, 1,
+          8, 8, mask_function=masking_utils.or_masks(
               masking_utils.causal_mask_function, odd))
     fails("DIL_USAGE", "an attention of transformers itself", dil.hf.use,
           name="sdpa")
@@ -245,9 +404,14 @@ def test_mistakes_are_named():
     fails("DIL_USAGE", "output_attentions wants", dil.hf._attend, None, "dil",
           torch.nn.Module(), *[torch.zeros(1, 1, 4, 8)] * 3, None,
           output_attentions=True)
-    fails("DIL_USAGE", "position_bias", dil.hf._attend, None, "dil",
+    fails("DIL_USAGE", "position_bias [1, 1, 4, 3] does not fit", dil.hf._attend,
+          None, "dil", torch.nn.Module(), *[torch.zeros(1, 1, 4, 8)] * 3, None,
+          position_bias=torch.zeros(1, 1, 4, 3))
+    fails("DIL_USAGE", "continuous batching", dil.hf._attend, None, "dil",
           torch.nn.Module(), *[torch.zeros(1, 1, 4, 8)] * 3, None,
-          position_bias=torch.zeros(1, 1, 4, 4))
+          cache=object())
+    fails("DIL_USAGE", "the caller prepared a mask", logits, m, "near", x,
+          attention_mask=torch.ones(2, 1, 100, 100, dtype=torch.bool))
     fails("DIL_INPUT", "did you mean", dil.hf.use,
           "pattern p { heads 1; head_dim 8; dtype f32; branch { dilaton 2; } }")
 

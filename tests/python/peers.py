@@ -30,18 +30,24 @@ def checkout(*names):
     raise Skipped(f"{folder} has no {' and no '.join(names)}")
 
 
+def _is_installed(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # its parent is a stand-in
+        return False
+
+
 def _stand_in(name, **members):
     """A module that is not installed, with these names alone."""
+    if name in sys.modules or _is_installed(name):
+        return
     parent, _, last = name.rpartition(".")
-    if name not in sys.modules and (
-            parent and not hasattr(sys.modules[parent], "__file__")
-            or not parent and importlib.util.find_spec(name) is None):
-        module = types.ModuleType(name)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        vars(module).update(members)
-        sys.modules[name] = module
-        if parent:
-            setattr(sys.modules[parent], last, module)
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    vars(module).update(members)
+    sys.modules[name] = module
+    if parent:
+        setattr(sys.modules[parent], last, module)
 
 
 def _drop_path(x, p=0.0, training=False):

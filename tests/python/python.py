@@ -1,4 +1,4 @@
-"""python.py - the Python host: examples/python/dil/__init__.py on NumPy arrays and on
+"""python.py - the Python host: examples/python/dil on NumPy arrays and on
 DLPack tensors. Prints `ok NAME` or `not ok NAME` a test."""
 
 import copy
@@ -336,8 +336,8 @@ def test_lengths_wait_for_their_reader():
         Tensor=Tensor, tensor=Tensor, int32="int32", int64="int64", cuda=streams)
     try:
         for lengths in ([50, 20], Tensor()):
-            assert dil._lengths(lengths, Tensor(), 7).readers == [7]
-            assert dil._lengths(lengths, Tensor(), None).readers == ["default"]
+            assert dil._tensors.as_lengths(lengths, Tensor(), 7).readers == [7]
+            assert dil._tensors.as_lengths(lengths, Tensor(), None).readers == ["default"]
     finally:
         sys.modules["torch"] = before
 

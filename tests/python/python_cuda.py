@@ -1,16 +1,13 @@
 """python_cuda.py - the Python host on a GPU: tensors of PyTorch by `__dlpack__`,
 on the streams of their owner. Prints `ok NAME` or `not ok NAME` a test."""
 
-import os
 import sys
 import threading
 import traceback
 
 import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                                "..", "..", "examples", "python"))
-import dil
+from cases import dil, fails
 
 SEGMENTS = 256, 512, 1024
 NESTED = """pattern p { heads 4; head_dim 64; dtype %s; causal;
@@ -40,16 +37,6 @@ def definition(q, k, v, times=None):
 def off(a, b):
     a, b = a.double().cpu(), b.double().cpu()
     return float((a - b).norm() / b.norm())
-
-
-def fails(status, words, call, *args, **named):
-    try:
-        call(*args, **named)
-    except dil.Error as error:
-        assert error.status == status, error.status
-        assert words in str(error), str(error)
-        return
-    raise AssertionError("nothing was raised")
 
 
 def kernel_of(dtype="bf16", text=NESTED):

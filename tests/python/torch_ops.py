@@ -152,12 +152,52 @@ def test_the_way_does_not_matter():
     x = tensors(gradient=False)
     right, lse = attention(*x, CAUSAL, lse=True)
     assert torch.equal(op(*x, [], dil.torch.Plan(CAUSAL).name)[1], lse)
-    way = dil._run
+    quick, never = dil._quick, lambda *call: False
+    ways = quick.run, quick.attend
     try:
-        for dil._run in (dil._run_by_ctypes, lambda *call: False):
+        quick.attend = never
+        for quick.run in (ways[0], quick.run_by_ctypes, never):
             assert torch.equal(attention(*x, CAUSAL), right)
     finally:
-        dil._run = way
+        quick.run, quick.attend = ways
+
+
+def test_views_of_the_other_sign():
+    """Memory that holds the numbers negated, as that of a conjugate's imag."""
+    x = tensors(gradient=False)
+    turned = torch.view_as_complex(torch.stack(x[:2], -1)).conj().imag
+    assert turned.is_neg()
+    right = attention(x[0], -x[1], x[2], CAUSAL)
+    assert torch.equal(attention(x[0], turned, x[2], CAUSAL), right)
+    q = x[0].clone().requires_grad_()
+    assert torch.equal(attention(q, turned, x[2], CAUSAL), right)
+    kernel = dil.Program(CAUSAL).kernel()
+    fails("DIL_USAGE", "pass k.resolve_neg()", kernel, x[0], turned, x[2])
+
+
+def test_gradients_by_the_host():
+    """Kernel.backward writes what autograd finds; True where it is to be made,
+    by the extension and at length."""
+    x = tensors()
+    o, lse = attention(*x, CAUSAL, lse=True)
+    above = torch.randn_like(o)
+    right = torch.autograd.grad(o, x, above)
+    kernel = dil.Program(CAUSAL).kernel(backward=True)
+    quick = dil._quick
+    way = quick.backward
+    try:
+        for quick.backward in (way, lambda *call: False):
+            with torch.no_grad():
+                found = kernel.backward(above, *x, o, lse)
+                assert all(map(torch.equal, found.values(), right))
+                k = torch.empty_like(x[1])
+                some = kernel.backward(above, *x, o, wanted=["q"], out={"k": k})
+            assert sorted(some) == ["k", "q"] and some["k"] is k
+            assert torch.equal(k, right[1]) and torch.equal(some["q"], right[0])
+            fails("DIL_USAGE", "q requires a gradient", kernel.backward, above,
+                  *x, o)
+    finally:
+        quick.backward = way
 
 
 def test_lengths_scales_and_seeds():
@@ -174,6 +214,16 @@ def test_lengths_scales_and_seeds():
     right = attention(*x, DROPS, train=True, seed=2 ** 64 - 3)
     assert torch.equal(right, attention(*x, DROPS, train=True,
                                         seed=torch.tensor(-3)))
+    kernel = dil.Program(DROPS).kernel()
+    for quick in (dil._quick.run, lambda *call: False):
+        way, dil._quick.run = dil._quick.run, quick
+        try:
+            assert torch.equal(right, kernel(*x, train=True,
+                                             seed=torch.tensor(-3)))
+            fails("DIL_USAGE", "seed_tensor must be one element of i64 or u64",
+                  kernel, *x, train=True, seed=torch.tensor([1, 2]))
+        finally:
+            dil._quick.run = way
     torch.manual_seed(1)
     drawn = [attention(*x, DROPS, train=True) for _ in range(2)]
     torch.manual_seed(1)

@@ -284,6 +284,31 @@ def test_gigapath_slide_encoder():
           f"{gap:.1e}")
 
 
+def test_gigapath_over_a_checkout():
+    folder = peers.checkout(peers.GIGAPATH)
+    peers.gigapath()  # stands in for packages that are not installed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = gigapath.compare(gigapath.options(
+            ["--tiles", "300", "--layers", "3", "--backward", "--checkout",
+             folder]))
+    assert found["attentions"] == 3
+    assert found["output"] < 3e-6 and found["gradients"] < 3e-6, found
+    wrong = gigapath.options(["--checkout", "/nowhere"])
+    keep = {name: sys.modules.pop(name) for name in list(sys.modules)
+            if name.split(".")[0] == "gigapath"}
+    path, sys.path[:] = sys.path[:], []
+    try:
+        gigapath.published(wrong)
+    except SystemExit as error:
+        assert "is it a checkout of prov-gigapath" in str(error)
+    else:
+        raise AssertionError("no checkout, and no error")
+    finally:
+        sys.path[:] = path
+        sys.modules.update(keep)
+
+
 # ---- dilated-attention-pytorch -----------------------------------------------
 
 
@@ -316,6 +341,16 @@ def test_weights_of_fkodom_in_our_modules():
     theirs = found.MultiheadDilatedAttention(64, 4, [1, 2], [16, 32])
     ours = dil.torch.modules.MultiheadDilatedAttention(64, 4, [1, 2], [16, 32])
     ours.load_state_dict(theirs.state_dict())
+    from dilated_attention_pytorch import transformer
+    for kind in "Encoder", "Decoder":
+        theirs, ours = (getattr(module, f"{name}{kind}Layer")(
+            64, 4, [16, 32], [1, 2]) for module, name in (
+                (transformer, "DilatedTransformer"),
+                (dil.torch.modules, "LongNet")))
+        ours.load_state_dict(theirs.state_dict())
+        names = [[name for name, _ in m.named_parameters()]
+                 for m in (theirs, ours)]
+        assert names[0] == names[1], names
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import dil
 
 q = numpy.ones((1, 9, 2, 8), "float32")
 o = dil.attention("dense", heads=2, head_dim=8, dtype="f32")(q, q, q)
-assert (o == 1).all() and dil._call
+assert (o == 1).all() and dil._quick.extension
 own = os.path.join(os.path.dirname(dil.__file__), "lib")
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
 ours = [path for path in loaded

@@ -48,15 +48,15 @@ def _lengths(lengths, q):
     return lengths
 
 
-def _seed(seed):
+def _seed(seed, device):
     """The seed as a tensor, so that a compiled call draws anew. Without one
-    PyTorch's generator draws it."""
+    PyTorch's generator of the device draws it, so that a captured graph does."""
     if isinstance(seed, _torch.Tensor):
         return seed
     if seed is not None:
         signed = (seed + 2 ** 63) % 2 ** 64 - 2 ** 63
         return _torch.full((), signed, dtype=_torch.int64)
-    return _torch.randint(2 ** 63 - 1, (), dtype=_torch.int64)
+    return _torch.randint(2 ** 63 - 1, (), dtype=_torch.int64, device=device)
 
 
 def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
@@ -66,9 +66,11 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     `plan`: a Plan, or what Plan takes first: a text, a path or the name of a
     preset, which is read once. `inputs`: the pattern's inputs by name.
     `train`: dropout applies, by the seed, an integer or a tensor of one int64;
-    PyTorch's generator draws one where none is given. `scale`: of a pattern
-    that says `scale runtime`, and of no other. `lengths`: the keys that each
-    batch row has, [B]; queries are aligned with the end of the keys.
+    PyTorch's generator of q's device draws one where none is given. A captured
+    graph reads a tensor on its device at each replay; an integer is the same in
+    all. `scale`: of a pattern that says `scale runtime`, and of no other.
+    `lengths`: the keys that each batch row has, [B]; queries are aligned with the
+    end of the keys.
     Returns o [B, N, H, Dv], or with `lse` o and lse, float32 [B, H, N]. Both
     have gradients.
     """
@@ -83,7 +85,7 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     o, log_sums = ops.attend(
         q, k, v, _in_order(name, names, inputs), name,
         None if lengths is None else _lengths(lengths, q), scale,
-        _seed(seed) if train and drops else None, train, lse)
+        _seed(seed, q.device) if train and drops else None, train, lse)
     return (o, log_sums) if lse else o
 
 

@@ -4,7 +4,9 @@ import torch
 
 
 class KeyValueCache:
-    """Keys and values [B, M, H, D] that grow at the end; one for each layer.
+    """Keys [B, M, H, D] and values [B, M, H, Dv] that grow at the end by what
+    `append` is given; one cache for each layer. ValueError where the batch or the
+    dtype changes, or where gradients are wanted.
 
     Room doubles, so that M steps copy M rows a few times and not M * M / 2.
     `center` is the position that XPos counts from, fixed by the first call.

@@ -10,6 +10,7 @@ attention means: "longnet" is the paper, "torchscale" its published code,
 "headgroup" gives each branch heads of its own.
 """
 
+import functools
 import math
 
 import torch
@@ -27,10 +28,16 @@ __all__ = ["DilatedAttention", "MultiheadDilatedAttention", "XPos",
 
 
 class DilatedAttention(nn.Module):
-    """Dilated attention of q [B, N, H, D] over k, v [B, M, Hkv, D].
+    """Dilated attention (LongNet, arXiv 2307.02486) of q [B, N, H, D] over k and
+    v [B, M, Hkv, D], to [B, N, H, D]; H is a multiple of Hkv.
 
-    No length need be a multiple of anything. gradient="detached" takes the
-    mixing weights of the branches as constants, as torchscale does.
+    Branch x sees segments of segment_lengths[x] rows, and of them each
+    dilation_rates[x]-th; no length need be a multiple of anything.
+    `softmax_scale`: 1 / sqrt(D) where it is None. `attention_dropout`: the
+    probability that a weight is dropped in training. `mode` says what the
+    branches mean to each other, see above. gradient="detached" takes the mixing
+    weights of the branches as constants, as torchscale does. ValueError where
+    one of these cannot be; dil.Error where tensors do not fit together.
     """
 
     def __init__(self, segment_lengths, dilation_rates, softmax_scale=None,
@@ -59,7 +66,8 @@ class DilatedAttention(nn.Module):
 
     def forward(self, query, key, value, is_causal=False,
                 key_padding_mask=None):
-        """key_padding_mask: bool [B, M], true for keys that nobody sees."""
+        """Rows stand at the end of the keys; is_causal: they see keys up to their
+        own. key_padding_mask: bool [B, M], true for keys that nobody sees."""
         for name, x in ("query", query), ("key", key), ("value", value):
             if x.dim() != 4:
                 raise ValueError(f"{name} must be [batch, rows, heads, dim], "
@@ -78,7 +86,15 @@ class DilatedAttention(nn.Module):
 
 class MultiheadDilatedAttention(nn.Module):
     """Projections round dilated attention, self or cross, with MAGNETO's norm
-    (arXiv 2210.06423) before the last one. Returns (output, None)."""
+    (arXiv 2210.06423) before the last one: query [B, N, embed_dim], key and value
+    [B, M, embed_dim], to ([B, N, embed_dim], None).
+
+    `dropout` is that of attention weights, `bias` of the four projections;
+    `layer_norm` says whether MAGNETO's norm is there, and `gamma_init` is its
+    gain of the first weights of v_proj and out_proj. `xpos_scale_base`: positions
+    by XPos; over so many rows products fall, by the pair of elements, to 0.29 or
+    less far. The rest is DilatedAttention's. ValueError where num_heads does not divide embed_dim.
+    """
 
     def __init__(self, embed_dim, num_heads, dilation_rates, segment_lengths,
                  dropout=0.0, bias=True, layer_norm=True, layer_norm_eps=1e-5,
@@ -91,14 +107,15 @@ class MultiheadDilatedAttention(nn.Module):
         like = {"device": device, "dtype": dtype}
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.gamma_init = gamma_init
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
-            nn.Linear(embed_dim, embed_dim, bias=bias, **like)
-            for _ in range(4))
+        linear = functools.partial(nn.Linear, embed_dim, embed_dim, bias=bias,
+                                   **like)
+        self.q_proj, self.k_proj, self.v_proj = linear(), linear(), linear()
         self.attention = DilatedAttention(
             segment_lengths, dilation_rates, attention_dropout=dropout, op=op,
             mode=mode, gradient=gradient)
         self.norm = (nn.LayerNorm(embed_dim, eps=layer_norm_eps, **like)
                      if layer_norm else None)
+        self.out_proj = linear()
         self.xpos = (None if xpos_scale_base is None else
                      XPos(embed_dim // num_heads, xpos_scale_base, device))
         self.reset_parameters()
@@ -213,48 +230,62 @@ def _activation(given):
 
 
 class _Layer(nn.Module):
-    """What both layers have: MAGNETO's sub-LN feed-forward block with its two
-    norms, and the attention's options."""
-
-    def __init__(self, d_model, dim_feedforward, dropout, activation, eps,
-                 gamma, norms, like):
-        super().__init__()
-        self.activation = _activation(activation)
-        self.dropout = nn.Dropout(dropout)
-        self.before, self.between = norms
-        setattr(self, self.before, nn.LayerNorm(d_model, eps=eps, **like))
-        self.linear1 = nn.Linear(d_model, dim_feedforward, **like)
-        setattr(self, self.between,
-                nn.LayerNorm(dim_feedforward, eps=eps, **like))
-        self.linear2 = nn.Linear(dim_feedforward, d_model, **like)
-        _start(self.linear1, gamma)
-        _start(self.linear2, gamma)
-
-    def feed_forward(self, x):
-        y = self.activation(self.linear1(getattr(self, self.before)(x)))
-        y = self.linear2(getattr(self, self.between)(self.dropout(y)))
-        return x + self.dropout(y)
-
-
-class LongNetEncoderLayer(_Layer):
-    """Self-attention and a feed-forward block, each with norms before and
-    inside (sub-LN)."""
+    """What both layers are made of: attentions, which a kind of layer names, and
+    a feed-forward block, each behind a norm. Parameters have the order of
+    dilated-attention-pytorch, so that an optimizer's state fits, too."""
 
     def __init__(self, d_model, nhead, segment_lengths, dilation_rates,
                  dim_feedforward=2048, dropout=0.1, activation="relu",
                  layer_norm_eps=1e-5, gamma_init=1.0, device=None, dtype=None,
                  *, attention_dropout=0.0, **options):
+        super().__init__()
         like = {"device": device, "dtype": dtype}
-        super().__init__(d_model, dim_feedforward, dropout, activation,
-                         layer_norm_eps, gamma_init, ("norm2", "norm3"), like)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **like)
-        self.self_attn = MultiheadDilatedAttention(
-            d_model, nhead, dilation_rates, segment_lengths, attention_dropout,
-            layer_norm_eps=layer_norm_eps, gamma_init=gamma_init, **like,
-            **options)
+        norm = functools.partial(nn.LayerNorm, eps=layer_norm_eps, **like)
+        make = functools.partial(
+            MultiheadDilatedAttention, d_model, nhead, dilation_rates,
+            segment_lengths, attention_dropout, layer_norm_eps=layer_norm_eps,
+            gamma_init=gamma_init, **like)
+        self.activation = _activation(activation)
+        self.dropout = nn.Dropout(dropout)
+        attentions = self.attentions(make, options)
+        for at, (name, module) in enumerate(attentions.items(), 1):
+            self.add_module(f"norm{at}", norm(d_model))
+            self.add_module(name, module)
+        last = len(attentions) + 1
+        self.before, self.inside = f"norm{last}", f"norm{last + 1}"
+        self.add_module(self.before, norm(d_model))
+        self.linear1 = nn.Linear(d_model, dim_feedforward, **like)
+        self.add_module(self.inside, norm(dim_feedforward))
+        self.linear2 = nn.Linear(dim_feedforward, d_model, **like)
+        _start(self.linear1, gamma_init)
+        _start(self.linear2, gamma_init)
+
+    def feed_forward(self, x):
+        y = self.activation(self.linear1(getattr(self, self.before)(x)))
+        y = self.linear2(getattr(self, self.inside)(self.dropout(y)))
+        return x + self.dropout(y)
+
+
+class LongNetEncoderLayer(_Layer):
+    """Self-attention and a feed-forward block, each with norms before and
+    inside (sub-LN, MAGNETO, arXiv 2210.06423): [B, N, d_model] to the same.
+
+    `nhead` heads of d_model / nhead elements; segment_lengths in rows, and
+    dilation_rates, as in DilatedAttention; `dim_feedforward` elements between
+    the two linear layers. `dropout` is a probability, of both blocks' results
+    and between the linear layers; `attention_dropout`, of weights. `activation`
+    is "relu", "gelu", "swish" or a function. `gamma_init` is MAGNETO's gain of
+    the first weights. `options` go to MultiheadDilatedAttention: mode, gradient,
+    bias, xpos_scale_base. ValueError where one of them cannot be.
+    """
+
+    def attentions(self, make, options):
+        return {"self_attn": make(**options)}
 
     def forward(self, src, is_causal=False, *, key_padding_mask=None,
                 cache=None):
+        """src [B, N, d_model]; key_padding_mask bool [B, N], true for rows that
+        nobody sees; cache: a KeyValueCache, for decoding."""
         y = self.norm1(src)
         y, _ = self.self_attn(y, y, y, is_causal, cache=cache,
                               key_padding_mask=key_padding_mask)
@@ -262,28 +293,24 @@ class LongNetEncoderLayer(_Layer):
 
 
 class LongNetDecoderLayer(_Layer):
-    """Causal self-attention, attention to a memory, and a feed-forward block.
-    The norms inside stand where dilated-attention-pytorch has them."""
+    """Causal self-attention, attention to a memory, and a feed-forward block:
+    [B, N, d_model] and a memory [B, M, d_model] to [B, N, d_model].
 
-    def __init__(self, d_model, nhead, segment_lengths, dilation_rates,
-                 dim_feedforward=2048, dropout=0.1, activation="relu",
-                 layer_norm_eps=1e-5, gamma_init=1.0, device=None, dtype=None,
-                 *, attention_dropout=0.0, xpos_scale_base=None, **options):
-        like = {"device": device, "dtype": dtype}
-        super().__init__(d_model, dim_feedforward, dropout, activation,
-                         layer_norm_eps, gamma_init, ("norm3", "norm4"), like)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **like)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, **like)
-        common = (d_model, nhead, dilation_rates, segment_lengths,
-                  attention_dropout)
-        more = dict(gamma_init=gamma_init, layer_norm_eps=layer_norm_eps,
-                    **like, **options)
-        self.self_attn = MultiheadDilatedAttention(
-            *common, layer_norm=False, xpos_scale_base=xpos_scale_base, **more)
-        self.multihead_attn = MultiheadDilatedAttention(*common, **more)
+    The arguments are LongNetEncoderLayer's; XPos turns the self-attention alone.
+    The norms inside stand where dilated-attention-pytorch has them: none in the
+    self-attention. Queries are aligned with the end of the memory.
+    """
+
+    def attentions(self, make, options):
+        own = {"xpos_scale_base": options.pop("xpos_scale_base", None),
+               "layer_norm": False}
+        return {"self_attn": make(**options, **own),
+                "multihead_attn": make(**options)}
 
     def forward(self, tgt, memory, tgt_is_causal=True, memory_is_causal=False,
                 *, memory_key_padding_mask=None, cache=None):
+        """memory_key_padding_mask: bool [B, M], true for rows that nobody sees;
+        cache: a KeyValueCache of tgt's earlier rows, for decoding."""
         y = self.norm1(tgt)
         y, _ = self.self_attn(y, y, y, tgt_is_causal, cache=cache)
         tgt = tgt + self.dropout(y)
@@ -296,23 +323,24 @@ class LongNetDecoderLayer(_Layer):
 # ---- stacks ----------------------------------------------------------------
 
 
-class LongNetEncoder(nn.Module):
-    """Layers of self-attention and a last norm; decoder-only language models
-    are this with is_causal=True and a cache."""
+class _Stack(nn.Module):
+    """Layers of one kind and a last norm."""
+
+    kind, gains = None, 0  # of a layer; MAGNETO's figure 2: what gamma grows by
 
     def __init__(self, num_layers, d_model, nhead, segment_lengths,
                  dilation_rates, dim_feedforward=None, *, layer_norm_eps=1e-5,
                  gamma_init=None, checkpoint=False, device=None, dtype=None,
                  **options):
         super().__init__()
-        if gamma_init is None:  # MAGNETO, figure 2
-            gamma_init = math.sqrt(math.log(2 * num_layers))
+        if gamma_init is None:
+            gamma_init = math.sqrt(math.log(self.gains * num_layers))
         self.checkpoint = checkpoint
         self.layers = nn.ModuleList(
-            LongNetEncoderLayer(
-                d_model, nhead, segment_lengths, dilation_rates,
-                dim_feedforward or 4 * d_model, layer_norm_eps=layer_norm_eps,
-                gamma_init=gamma_init, device=device, dtype=dtype, **options)
+            self.kind(d_model, nhead, segment_lengths, dilation_rates,
+                      dim_feedforward or 4 * d_model,
+                      layer_norm_eps=layer_norm_eps, gamma_init=gamma_init,
+                      device=device, dtype=dtype, **options)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(d_model, eps=layer_norm_eps, device=device,
                                  dtype=dtype)
@@ -321,45 +349,52 @@ class LongNetEncoder(nn.Module):
         """A cache for decoding: a KeyValueCache for each layer."""
         return [KeyValueCache() for _ in self.layers]
 
-    def forward(self, x, is_causal=False, *, key_padding_mask=None, cache=None):
+    def run(self, x, arguments, options, cache):
+        """x through the layers; their activations are made again backward where
+        the stack was made so."""
+        again = self.checkpoint and self.training and torch.is_grad_enabled()
         for at, layer in enumerate(self.layers):
-            options = {"key_padding_mask": key_padding_mask,
-                       "cache": None if cache is None else cache[at]}
-            if self.checkpoint and self.training and torch.is_grad_enabled():
-                x = torch.utils.checkpoint.checkpoint(
-                    layer, x, is_causal, use_reentrant=False, **options)
+            call = functools.partial(
+                layer, cache=None if cache is None else cache[at], **options)
+            if again:
+                x = torch.utils.checkpoint.checkpoint(call, x, *arguments,
+                                                      use_reentrant=False)
             else:
-                x = layer(x, is_causal, **options)
+                x = call(x, *arguments)
         return self.norm(x)
 
 
-class LongNetDecoder(nn.Module):
-    """Layers that attend to themselves and to a memory, and a last norm."""
+class LongNetEncoder(_Stack):
+    """Layers of self-attention and a last norm (LongNet, arXiv 2307.02486):
+    [B, N, d_model] to the same. A decoder-only language model is this with
+    is_causal=True and a cache.
 
-    def __init__(self, num_layers, d_model, nhead, segment_lengths,
-                 dilation_rates, dim_feedforward=None, *, layer_norm_eps=1e-5,
-                 gamma_init=None, device=None, dtype=None, **options):
-        super().__init__()
-        if gamma_init is None:
-            gamma_init = math.sqrt(math.log(3 * num_layers))
-        self.layers = nn.ModuleList(
-            LongNetDecoderLayer(
-                d_model, nhead, segment_lengths, dilation_rates,
-                dim_feedforward or 4 * d_model, layer_norm_eps=layer_norm_eps,
-                gamma_init=gamma_init, device=device, dtype=dtype, **options)
-            for _ in range(num_layers))
-        self.norm = nn.LayerNorm(d_model, eps=layer_norm_eps, device=device,
-                                 dtype=dtype)
+    `dim_feedforward` is 4 * d_model where it is not given, and `gamma_init`
+    MAGNETO's sqrt(log(2 * num_layers)). `checkpoint`: a training step keeps no
+    activations inside layers, and computes them twice. `options` go to
+    LongNetEncoderLayer.
+    """
 
-    new_cache = LongNetEncoder.new_cache
+    kind, gains = LongNetEncoderLayer, 2
+
+    def forward(self, x, is_causal=False, *, key_padding_mask=None, cache=None):
+        """As LongNetEncoderLayer; cache: what new_cache() made, or None."""
+        return self.run(x, (is_causal,), {"key_padding_mask": key_padding_mask},
+                        cache)
+
+
+class LongNetDecoder(_Stack):
+    """Layers that attend to themselves and to a memory, and a last norm; the
+    arguments are LongNetEncoder's, with a gain of sqrt(log(3 * num_layers))."""
+
+    kind, gains = LongNetDecoderLayer, 3
 
     def forward(self, tgt, memory, tgt_is_causal=True, memory_is_causal=False,
                 *, memory_key_padding_mask=None, cache=None):
-        for at, layer in enumerate(self.layers):
-            tgt = layer(tgt, memory, tgt_is_causal, memory_is_causal,
-                        memory_key_padding_mask=memory_key_padding_mask,
-                        cache=None if cache is None else cache[at])
-        return self.norm(tgt)
+        """As LongNetDecoderLayer; cache: what new_cache() made, or None."""
+        return self.run(tgt, (memory, tgt_is_causal, memory_is_causal),
+                        {"memory_key_padding_mask": memory_key_padding_mask},
+                        cache)
 
 
 # ---- weights of torchscale -------------------------------------------------

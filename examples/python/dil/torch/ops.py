@@ -10,8 +10,7 @@ dispatcher out where nothing but autograd looks at a call.
 import torch
 from torch import _C, library
 
-import dil
-from dil import Error
+from dil import Error, _quick
 from .plan import named
 
 _library = library.Library("dil", "DEF")
@@ -28,6 +27,14 @@ _library.define(
 
 attention = torch.ops.dil.attention.default
 attention_backward = torch.ops.dil.attention_backward.default
+
+
+# Whom the quick way asks before it takes a call: who may look on.
+_NOBODY, _BELOW_AUTOCAST, _EVERYBODY = range(3)
+_quick.watch((torch.is_grad_enabled, _C._is_any_autocast_enabled,
+              _C._len_torch_dispatch_stack, _C._len_torch_function_stack,
+              _C._are_functorch_transforms_active, _C._get_tracing_state,
+              _C._autograd._profiler_enabled))
 
 
 # ---- checks ------------------------------------------------------------------
@@ -76,12 +83,13 @@ def _stream(q):
     return _C._cuda_getCurrentRawStream(q.device.index)
 
 
-def _seed(q, plan, seed, train):
-    if q.is_cuda and train and plan.has_dropout and (
-            torch.cuda.is_current_stream_capturing()):
-        _refuse("dropout in a captured graph would drop the same weights in each "
-                "replay, because this build reads the seed on the host: capture "
-                "with train=False")
+def _seed(q, seed):
+    """As a kernel takes it: a tensor on the device of q, or a number."""
+    if seed is None:
+        return 0
+    if (seed.device == q.device and seed.dtype == torch.int64
+            and seed.numel() == 1):
+        return seed
     return int(seed) % 2 ** 64
 
 
@@ -97,10 +105,10 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
     """o, and lse where it is wanted; else None."""
     kernel = _kernel(q, k, v, inputs, plan)
     call = (q, k, v, None, True if wants_lse and plan.has_lse else None, lengths,
-            inputs, train, 0 if seed is None else _seed(q, plan, seed, train),
+            inputs, train, _seed(q, seed),
             kernel._scale(scale),
             _stream(q) if q.is_cuda else None)
-    made = dil._is_quick(type(q)) and dil._run(kernel._handle, *call)
+    made = _quick.is_quick(type(q)) and _quick.run(kernel._handle, *call)
     if not made:
         _check(q, k, v, inputs, plan, lengths)
         with torch.no_grad():  # autograd is above
@@ -112,8 +120,11 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
 
 def _attention(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
                train=False):
-    return _run(q, k, v, tuple(inputs), named(plan), lengths, scale, seed, train,
-                True)
+    plan = named(plan)
+    made = _quick.attend(_NOBODY, plan.number, q, k, v, inputs, lengths, scale,
+                         seed, train, True)
+    return made or _run(q, k, v, tuple(inputs), plan, lengths, scale, seed,
+                        train, True)
 
 
 def _fake(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
@@ -128,14 +139,24 @@ def _empty_gradients(q, k, v, inputs, wanted):
             for x, want in zip((q, k, v, *inputs), wanted) if want]
 
 
-def _rows(x):
+def _as_kernels_want(plan, grad_o, grad_lse, o, lse):
     """Autograd hands over any strides: those of a sum's gradient are 0."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    if grad_o is None:
+        grad_o = torch.zeros_like(o)
+    elif grad_o.stride(-1) != 1:
+        grad_o = grad_o.contiguous()
+    return (grad_o, None if grad_lse is None else grad_lse.contiguous(),
+            lse if plan.has_lse else None)
 
 
 def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
                         scale, seed, train, wanted):
     plan = named(plan)
+    grad_o, grad_lse, lse = _as_kernels_want(plan, grad_o, grad_lse, o, lse)
+    found = _quick.gradients(_NOBODY, plan.number, grad_o, grad_lse, q, k, v, o,
+                             lse, inputs, lengths, scale, seed, train, wanted)
+    if found is not False:
+        return found
     made = _empty_gradients(q, k, v, inputs, wanted)
     if not made:
         return made
@@ -143,12 +164,10 @@ def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths
              if want]
     with torch.no_grad():
         plan.kernel(q, k, v, backward=True).backward(
-            torch.zeros_like(o) if grad_o is None else _rows(grad_o), q, k, v, o,
-            lse if plan.has_lse else None,
-            inputs=dict(zip(plan.input_names, inputs)),
-            dlse=None if grad_lse is None else grad_lse.contiguous(),
-            wanted=names, out=dict(zip(names, made)), lengths=lengths,
-            train=train, seed=0 if seed is None else _seed(q, plan, seed, train),
+            grad_o, q, k, v, o, lse, dlse=grad_lse,
+            inputs=dict(zip(plan.input_names, inputs)), wanted=names,
+            out=dict(zip(names, made)), lengths=lengths,
+            train=train, seed=_seed(q, seed),
             scale=scale, stream=_stream(q) if q.is_cuda else None)
     return made
 
@@ -175,11 +194,13 @@ class _Attention(torch.autograd.Function):
     def forward(ctx, keyset, plan, call, q, k, v, *inputs):
         lengths, scale, seed, train = call
         if keyset is None:
-            o, lse = _run(q, k, v, inputs, plan, *call, True)
+            o, lse = (_quick.attend(_NOBODY, plan.number, q, k, v, inputs, *call,
+                                    True)
+                      or _run(q, k, v, inputs, plan, *call, True))
         else:
             o, lse = _below(keyset, (q, k, v, inputs, plan.name, *call))
         ctx.save_for_backward(q, k, v, o, lse, lengths, seed, *inputs)
-        ctx.call = plan.name, scale, train
+        ctx.call = plan, scale, train
         ctx.set_materialize_grads(False)
         if not plan.has_lse:
             ctx.mark_non_differentiable(lse)
@@ -193,9 +214,17 @@ class _Attention(torch.autograd.Function):
         wanted = needs[3:]
         if grad_o is None and grad_lse is None:
             return (None,) * len(needs)
-        made = iter(attention_backward(
-            grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths, scale,
-            seed, train, wanted))
+        made = (not torch.compiler.is_compiling() and grad_o is not None
+                and grad_o.stride(-1) == 1 and grad_lse is None
+                and _quick.gradients(
+                    _BELOW_AUTOCAST, plan.number, grad_o, None, q, k, v, o,
+                    lse if plan.has_lse else None, inputs, lengths, scale, seed,
+                    train, wanted))
+        if made is False:
+            made = attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs,
+                                      plan.name, lengths, scale, seed, train,
+                                      wanted)
+        made = iter(made)
         found = [next(made) if want else None for want in wanted]
         return None, None, None, *found
 
@@ -246,16 +275,19 @@ def _want_gradients(*tensors):
 
 def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
               train=False):
-    if _is_plain(q, k, v, *inputs):
-        return _attend(q, k, v, inputs, plan, lengths, scale, seed, train, True)
-    if not _want_gradients(q, k, v, *inputs):
-        return _below(keyset,
-                      (q, k, v, inputs, plan, lengths, scale, seed, train))
     known = named(plan)
+    call = lengths, scale, seed, train
+    made = _quick.attend(_BELOW_AUTOCAST, known.number, q, k, v, inputs, *call,
+                         True)
+    if made is True:
+        return _Attention.apply(None, known, call, q, k, v)
+    if made:
+        return made
+    if not _want_gradients(q, k, v, *inputs):
+        return _below(keyset, (q, k, v, inputs, plan, *call))
     _check(q, k, v, inputs, known, lengths)
     _refuse_gradients(q, k, v, inputs, known)
-    return _Attention.apply(keyset, known, (lengths, scale, seed, train), q, k, v,
-                            *inputs)
+    return _Attention.apply(keyset, known, call, q, k, v, *inputs)
 
 
 def _autograd_backward(keyset, grad_o, grad_lse, q, k, v, o, lse, inputs, *rest):
@@ -307,7 +339,7 @@ library.register_vmap("dil::attention_backward", _refuse_vmap, lib=_library)
 def _is_plain(*tensors):
     """Whether only autograd looks on: no compiler, mode, transform, autocast or
     profiler."""
-    if (torch.compiler.is_compiling() or _C._is_any_autocast_enabled()
+    if (_C._is_any_autocast_enabled()
             or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack()
             or _C._are_functorch_transforms_active() or _C._get_tracing_state()
             or _C._autograd._profiler_enabled()):
@@ -320,16 +352,19 @@ def _is_plain(*tensors):
 
 def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
     """The op by the shortest way; lse may be None where it is not wanted."""
-    if not _is_plain(q, k, v, *inputs):
+    if torch.compiler.is_compiling():
         return attention(q, k, v, inputs, plan, lengths, scale, seed, train)
-    return _attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse)
-
-
-def _attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
     known = named(plan)
+    call = lengths, scale, seed, train
+    made = _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, *call,
+                         wants_lse)
+    if made is True:
+        return _Attention.apply(None, known, call, q, k, v)
+    if made:
+        return made
+    if not _is_plain(q, k, v, *inputs):
+        return attention(q, k, v, inputs, plan, *call)
     if not _want_gradients(q, k, v, *inputs):
-        return _run(q, k, v, tuple(inputs), known, lengths, scale, seed, train,
-                    wants_lse)
+        return _run(q, k, v, tuple(inputs), known, *call, wants_lse)
     _refuse_gradients(q, k, v, inputs, known)
-    return _Attention.apply(None, known, (lengths, scale, seed, train), q, k, v,
-                            *inputs)
+    return _Attention.apply(None, known, call, q, k, v, *inputs)

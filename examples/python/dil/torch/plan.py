@@ -12,7 +12,7 @@ import threading
 import torch
 
 import dil
-from dil import Error
+from dil import Error, _quick
 
 _plans = {}    # by name
 _found = {}    # by what attention() was given
@@ -31,6 +31,7 @@ def _forget():
         _lost.append((dict(plan._programs), dict(plan._kernels)))
         plan._programs.clear()
         plan._kernels.clear()
+    _quick.forget()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -81,7 +82,9 @@ class Plan:
         self.differentiable_inputs = self._differentiable(kernel)
         self.name = f"{first.name}_{self._hash(first)}"
         with _lock:
+            self.number = len(_plans)  # of the quick way
             known = _plans.setdefault(self.name, self)
+        self.number = known.number
         self._programs, self._kernels = known._programs, known._kernels
 
     def __repr__(self):
@@ -132,9 +135,9 @@ class Plan:
         key = (q.dtype, q.device, heads, k.shape[2], head_dim, v.shape[3],
                backward)
         found = self._kernels.get(key)
-        return found or self._make(key)
+        return found or self._make(key, q, k, v)
 
-    def _make(self, key):
+    def _make(self, key, q, k, v):
         dtype, device, heads, kv_heads, head_dim, value_dim, backward = key
         with _lock:
             if key not in self._kernels:
@@ -142,7 +145,17 @@ class Plan:
                     self._made[2], dtype=dtype, heads=heads,
                     kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim,
                     backward=backward)
+                self._tell(key[:-1], q, k, v)
             return self._kernels[key]
+
+    def _tell(self, kind, q, k, v):
+        """The quick way of the kernels for tensors as these."""
+        forward, backward = (self._kernels.get((*kind, x)) for x in (False, True))
+        quick = [_quick.is_quick(x) for x in (torch.Tensor, torch.nn.Parameter)]
+        if forward and all(quick):
+            _quick.learn(self.number, q, k, v, forward._handle,
+                         backward._handle if backward else 0,
+                         self.takes_scale, self.has_lse)
 
 
 def find(source):
