@@ -54,16 +54,20 @@ extreme_scores() {
 }
 
 # Gradients by the Hopper kernels, which the trace names, and by the general ones
-# where a value is not finite.
-cat >"$TMP/gradients.dil" <<'END'
+# where a value is not finite. The two of 64 make dK and dV at once.
+cat >"$TMP/d64.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; phase kv;
             branch { segment 128; dilation 2; } }
 END
-hopper_gradients() {
-  DIL_TRACE="$TMP/gradients.json" "$BUILD/dil" run "$TMP/gradients.dil" \
-    --seq 170 --keys 230 --random 1 --device cuda --backward --check &&
-    for made in dq dkv; do
-      grep -q "hopper gradient $made" "$TMP/gradients.json" ||
+sed 's/bf16/f16; dropout 0.2/' "$TMP/d64.dil" >"$TMP/dropout.dil"
+sed 's/head_dim 64/head_dim 192 value 128/' "$TMP/d64.dil" >"$TMP/d192.dil"
+hopper_gradients() { # file, kernels, options
+  file=$1 kernels=$2
+  shift 2
+  DIL_TRACE="$TMP/gradients.json" "$BUILD/dil" run "$TMP/$file.dil" \
+    --seq 170 --keys 230 --random 1 --device cuda --backward --check "$@" &&
+    for made in $kernels; do
+      grep -q "hopper gradient $(echo "$made" | tr : ' ')" "$TMP/gradients.json" ||
         echo "not ok: no kernel of Hopper made $made"
     done
 }
@@ -75,7 +79,11 @@ compare 80 12 edges linked_ranks gradients_cuda &
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
     >"$TMP/patterns for Hopper on sm_90" 2>&1
   rings
-  hopper_gradients >"$TMP/gradients on sm_90" 2>&1
+  {
+    hopper_gradients d64 'dq dkv'
+    hopper_gradients dropout 'dq:dropout dkv:dropout' --train --seed 5
+    hopper_gradients d192 'dq dk dv'
+  } >"$TMP/gradients on sm_90" 2>&1
 } &
 wait
 for log in "$TMP"/*" on sm_"* "$TMP"/ring,*; do

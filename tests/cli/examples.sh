@@ -58,23 +58,6 @@ real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"
   run documents $real --input doc=$data/doc.npy
 }
 
-# Presets, whichever way they are named, and looking back only.
-for file in examples/presets/*.dil; do
-  preset=$(basename "$file" .dil)
-  case $preset in
-  gigapath) # one of its segments is as torchscale would misplace it
-    is "check $file" says 'warning: dilation 8 does not divide' \
-      "$DIL" check "$file" ;;
-  *) is "check $file" quiet "$DIL" check "$file" ;;
-  esac
-  is "$file opens with its name" says "# preset:$preset - " head -1 "$file"
-  is "run preset:$preset" "$DIL" run "preset:$preset" --seq 600 --random 1 --check
-  is "run preset:$preset causal" "$DIL" run "$file" -D ahead=0 -D q_heads=4 \
-    -D kv_heads=2 -D width=32 --seq 300 --random 2 --check
-  is "the manual page names $preset" \
-    grep "^[^#]*\b$preset\b" compiler/cli/dil.1
-done
-
 # The picture of the README is what the program draws.
 "$DIL" show examples/longnet.dil -D w=12 --seq 96 --head 1 -o "$TMP/p.svg"
 is "picture longnet.svg" cmp "$TMP/p.svg" examples/longnet.svg

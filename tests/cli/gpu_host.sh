@@ -5,5 +5,9 @@ set -u
 cd "$(dirname "$0")/../.." || exit 70
 . tests/support/ok.sh
 leave_unless_emulated "a host on a GPU"
-LD_LIBRARY_PATH=$BUILD/emulator DIL_MODULE_DIR=$BUILD \
-  exec "$BUILD/tests/library/gpu_host" compute
+LD_LIBRARY_PATH=$BUILD/emulator
+DIL_MODULE_DIR=$BUILD
+export LD_LIBRARY_PATH DIL_MODULE_DIR
+DIL_CACHE=off "$BUILD/tests/library/gpu_host" leave || bad=1
+"$BUILD/tests/library/gpu_host" compute || bad=1
+exit $bad
