@@ -198,6 +198,8 @@ $(BUILD)/include/dil:
 $(BUILD)/%.o: %.c | $(BUILD)/interface.h $(BUILD)/include/dil
 	@mkdir -p $(@D)
 	$(call say,cc)$(CC) $(FLAGS) $(EXTRA) -c -o $@ $<
+# Rows of the definition are read by loops that this level vectorises.
+$(BUILD)/compiler/oracle/%.o: EXTRA = -O3
 $(BUILD)/compiler/codegen/cpu/%.o: EXTRA = -isystem $(shell $(LLVM) --includedir)
 
 $(BUILD)/grammar/parser.c $(BUILD)/grammar/parser.h &: grammar/dil.y \
@@ -329,13 +331,15 @@ gpu-bundle: $(bundled) $(gpuparts) $(older)
 	@cp $(turns) $(pools) $(hopper) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
 	@cp $(older) $(BUILD)/gpu/older
+	@$(MAKE) --no-print-directory $(extension) && cp $(extension) $(BUILD)/gpu || \
+	  echo "      without the extension of the Python host"
 	@cp $(gpuparts) $(BUILD)/gpu
 	@find $(BUILD)/gpu -type f -exec strip --strip-debug {} +
 	@ldd $(bundled) | awk '/=> .*(check|subunit|jansson|png|xxhash|ffi|crypto|libz)/ \
 	  { print $$3 }' | sort -u | xargs -I{} cp -L {} $(BUILD)/gpu/lib
 # Both steps, where one machine has all.
 check-gpu: gpu-bundle
-	@BUILD=$(BUILD) tests/run.sh gpu gpu_api schedule sanitizers
+	@BUILD=$(BUILD) tests/run.sh gpu gpu_api schedule sanitizers torch_cuda
 bench-gpu: gpu-bundle
 	@BUILD=$(BUILD) tests/run.sh bench-gpu
 
@@ -350,6 +354,7 @@ fuzz: all $(fuzzer)
 fuzz-long: all $(fuzzer)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED) --backward
+	FORMS_ROUNDS=1000000 $(BUILD)/tests/test_forms
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
                                 $(tables) $(cli) $(runtime)
@@ -372,9 +377,10 @@ wc:
 # calls quicker. PyTorch and transformers are for their tests.
 pyinclude    = python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])'
 extension   := $(BUILD)/_call.abi3.so
-$(extension): examples/python/dil/_call.c runtime/dilrt.h runtime/dlpack.h
+callfiles   := $(wildcard examples/python/dil/_call*.c)
+$(extension): $(callfiles) examples/python/dil/_call.h runtime/dilrt.h runtime/dlpack.h
 	$(call say,link)$(CC) -std=c11 -O2 $(WARN) -shared -fPIC \
-	  -fvisibility=hidden -isystem $$($(pyinclude)) -Iruntime -o $@ $<
+	  -fvisibility=hidden -isystem $$($(pyinclude)) -Iruntime -o $@ $(callfiles)
 python: all $(extension)
 deps-python:
 	@python3 -m pip install -q torch transformers
@@ -382,6 +388,9 @@ check-python: python
 	@BUILD=$(BUILD) tests/run.sh $(basename $(notdir $(wildcard tests/python/*.sh)))
 bench-python: python
 	@DIL_LIBRARY=$(BUILD)/libdil.so python3 tests/bench/python_calls.py
+	@! nvidia-smi >/dev/null 2>&1 || DIL_LIBRARY=$(BUILD)/libdil.so \
+	  sh -c 'python3 tests/bench/python_calls.py cuda && \
+	  python3 tests/bench/torch_layers.py'
 
 # A wheel with dil's libraries. LLVM stands in its dil-cpu.so, so that nothing
 # but the C library is asked for; WHEEL_LLVM=system leaves it to the machine.
@@ -398,6 +407,9 @@ $(BUILD)/wheel/dil-cpu.so: $(cpu) $(BUILD)/compiler/base/arena.o $(rt) $(BUILD)/
 wheel: all $(BUILD)/wheel/dil-cpu.so
 	@.ci/wheel $(BUILD)
 
+# Writes the gallery of examples/README.md; `check` compares with it.
+gallery: all
+	@DIL=$(abspath $(BUILD)/dil) examples/gallery.sh examples
 # Writes the table of tests/README.md; `check` compares with it.
 tests-table: tests
 	@BUILD=$(BUILD) tests/coverage.sh write
@@ -481,7 +493,7 @@ $(core) $(tables) $(cli) $(runtime) $(cpu) $(gpu) $(cuda) $(harness) $(units) $(
   $(BUILD)/flags
 
 FORCE:
-.PHONY: all tests check check-here check-ring demo demo-here deps bench asan \
+.PHONY: all tests gallery check check-here check-ring demo demo-here deps bench asan \
         tsan tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long layers \
         abi wc tests-table python deps-python check-python bench-python wheel fill \
         install uninstall check-install clean FORCE
