@@ -68,8 +68,8 @@ static bool table_accept(table_builder *builder) {
   builder->out->pairwise = t->scored || table_asks_pairs(builder);
   if (builder->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(builder, "more than %d conditions", HOPPER_PREDICATES);
-  if (t->sinks && t->pass_count > 1)
-    return REFUSE(builder, "sinks of several passes");
+  if (t->sinks && t->pass_count > 1 && t->combine >= DIL_COMBINE_MEAN)
+    return REFUSE(builder, "sinks of several passes whose outputs are added");
   if (t->combine == DIL_COMBINE_UNION && table_predicates_differ(builder) &&
       !hopper_is_nested(t, builder->pass->branches))
     return REFUSE(builder,
@@ -388,9 +388,23 @@ static bool table_find_classes(table_builder *builder) {
   return true;
 }
 
-/* Bare rows are cleared as rows without sinks. */
+/* Returns whether some head is computed by this pass alone. */
+static bool table_has_own_head(const table_builder *builder) {
+  const dil_table *t = builder->table;
+  for (int32_t h = 0; h < t->heads; h++) {
+    uint64_t served = 0;
+    for (int32_t b = 0; b < t->branch_count; b++)
+      if (t->branches[b].head_first <= h && h <= t->branches[b].head_last)
+        served |= 1ull << b;
+    if (served && !(served & ~builder->pass->branches)) return true;
+  }
+  return false;
+}
+
+/* The kernel clears bare rows as rows without sinks, in heads that no other pass
+ * computes. Where others do, a row's sinks are in the state that it begins with. */
 static bool table_accept_bare(table_builder *builder) {
-  if (builder->table->sinks && builder->out->bare)
+  if (builder->table->sinks && builder->out->bare && table_has_own_head(builder))
     return REFUSE(builder, "sinks of rows that no branch selects");
   return true;
 }

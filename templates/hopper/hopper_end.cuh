@@ -146,7 +146,8 @@ DEVICE void add_row_scores(const consumer &c, int4 t, int batch, int position,
 #endif
 }
 
-// Merges these rows with their sinks, which the pattern has.
+// Merges these rows with their sinks, which the pattern has. Rows that resume a
+// state have them from there.
 DEVICE void add_sinks(const consumer &c, int4 t, int batch, int position,
                       int away, float (&lse)[2], float (&mine)[2]) {
 #if SINKS
@@ -174,7 +175,8 @@ DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_WIDTH / 2],
     lse[i] = row_lse(c, r.peak[i], sum[i]);
   }
   add_row_scores(c, t, batch, position, away, lse);
-  add_sinks(c, t, batch, position, away, lse, mine);
+  if (!STATES || !(finish & HOPPER_RESUME))
+    add_sinks(c, t, batch, position, away, lse, mine);
   if (STATES && finish & HOPPER_RESUME)
     weigh_states(c.run, rows, finish & HOPPER_ADD, lse, mine, theirs);
   scale_rows(o, mine[0], mine[1]);

@@ -272,6 +272,19 @@ static const kernel_case cases[] = {
        "combine union; branch { segment 512; } "
        "branch { segment 1024; dilation 4; heads 2..5; sink 2.0; } "
        "branch { dilation 3; sink 1.0; }"), 0, SHAPE(2, 1100, 1300, 1)},
+    /* sinks of several passes: of rows that a pass has all of, of others that
+     * begin with a state, and of the padding that GigaPath attends to */
+    {P(BF16(64), "causal; sink 0.25; sink 0.1 * h; " THREE), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
+    {P(F16(64), "sink 0.5; branch { segment 256; dilation 2; sink 0.25 * h; } "
+                "branch { segment 512; dilation 4; sink 1 - i % 3; }"),
+     FORCE_CHAIN, SHAPE(2, 1100, 1100, 1)},
+    {P("heads 4; head_dim 48; dtype f16;",
+       "phase block; branch { segment 256; } "
+       "branch { segment 500; dilation 2; "
+       "sink i / 500 == (M - 1) / 500 ? log(150.0) : -inf; } "
+       "branch { segment 1024; dilation 4; sink log(7.0); }"), FORCE_CHAIN,
+     SHAPE(1, 1300, 1300, 0)},
     /* inputs */
     {P(F16(32), "input doc : i32[B, M]; input slope : f32[H]; "
                 "mask doc[b, i] == doc[b, j]; "
