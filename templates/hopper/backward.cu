@@ -72,6 +72,7 @@
 #define CONSUMER_REGISTERS 232
 #endif
 #define BACKWARD 1
+#define CHECKS 0
 #define PAIRWISE 0
 #define BARE 0           // hopper_zero clears such rows
 #define STATES 0

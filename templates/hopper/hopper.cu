@@ -41,9 +41,6 @@
 #ifndef SHIFTS
 #define SHIFTS 1         // 0: residues are the same in every segment
 #endif
-#ifndef WINDOWS
-#define WINDOWS 1        // 0: no window has a bound
-#endif
 #ifndef LEFT_WINDOWS
 #define LEFT_WINDOWS 1   // 0: no window has a left bound
 #endif
@@ -78,8 +75,6 @@
 #ifndef PAIRWISE
 #define PAIRWISE 0
 #endif
-// Some pair of a block that a warpgroup takes may have the weight 0.
-#define HIDING_PAIRS (PAIRWISE || DROPS || WINDOWS)
 #ifndef CHAINS
 #define CHAINS 1         // score chains, if SCORED
 #endif
@@ -101,6 +96,10 @@
 // each tile anew (one query stage) or skip blocks inside a tile (PAIRWISE)
 // cannot do this. Four warpgroups lack a register for it.
 #define DELAYED_RELEASE (!PAIRWISE && QUERY_STAGES > 1 && WARPGROUPS < 4)
+
+// The warp that loads values looks at those of blocks in which windows hide
+// pairs. With masks consumers look themselves, with dropout an earlier launch.
+#define CHECKS (!PAIRWISE && !DROPS)
 
 // The producer serves the kernels of gradients, too (backward.cu).
 #define BACKWARD 0
@@ -161,7 +160,9 @@
 #define AT_PACE (AT_MESSAGE_FULL + 2 * STAGES * 8) // one for each message
 #define ZERO_BYTES                                                             \
   (PAIRWISE || !BARE ? 0 : HOPPER_ZERO_ROWS(VALUE_DIM) * VALUE_CHUNK * 2)
-#define AT_SLOPE (AT_PACE + 8) // of each tile
+#define AT_CHECKED (AT_PACE + 8) // a block's values have been looked at
+#define AT_BAD (AT_CHECKED + CHECKS * STAGES * 8) // and some are not finite
+#define AT_SLOPE (AT_BAD + CHECKS * STAGES * 4) // of each tile
 #define AT_ZERO ((AT_SLOPE + SCORE_SLOPES * TILE_SLOTS * 4 + 127) / 128 * 128)
 #define AT_KEY_WORDS (AT_ZERO + ZERO_BYTES) // of each message
 #define AT_ROW_WORDS (AT_KEY_WORDS + 2 * STAGES * TILE_KEYS * 4)
@@ -174,9 +175,7 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
               "as the host counts");
 
 #include "templates/hopper/hopper_stream.cuh"
-#if HIDING_PAIRS
 #include "templates/hopper/hopper_single.cuh"
-#endif
 #if DROPS
 #include "templates/hopper/hopper_drop.cuh"
 #endif
@@ -204,6 +203,7 @@ DEVICE void init_barriers(u32 base) {
     barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
     barrier_init(base + AT_MESSAGE_FULL + 16 * i, 1);
     barrier_init(base + AT_MESSAGE_FULL + 16 * i + 8, 1);
+    if (CHECKS) barrier_init(base + AT_CHECKED + 8 * i, 1);
   }
   shared_set(base + AT_PACE, 0);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -225,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
         PRODUCER_REGISTERS));
     if (threadIdx.x < 32) load_plans(run, base);
-    else if (threadIdx.x < 64 && (DROPS || threadIdx.x == 32))
+    else if (threadIdx.x < 64 && (DROPS || CHECKS || threadIdx.x == 32))
       load_values(run, base);
     else if (threadIdx.x >= 64 && threadIdx.x < 96) make_plans(run, base);
     else if (threadIdx.x >= 96) clear_rows(run, base);

@@ -248,14 +248,12 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
 }
 
 // Whether values of a block are not finite, and some of its weights may be 0.
-// `m`: the block's message. Its last `hidden` keys have been cleared.
-DEVICE bool spoils(const consumer &c, int4 m, const ring<STAGES> &block,
-                   int hidden) {
-#if HIDING_PAIRS && !PAIRWISE && !DROPS
+// `m`: the block's message.
+DEVICE bool spoils(const consumer &c, int4 m, const ring<STAGES> &block) {
+#if CHECKS
   if (!masks(c, m)) return false;
-  wait_values(c, block);
-  return has_bad_values(c.base + AT_VALUE + block.stage() * VALUE_BYTES,
-                        TILE_KEYS - max(hidden, 0), c.group);
+  barrier_wait(c.base + AT_CHECKED + 8 * block.stage(), block.phase());
+  return shared_word(c.base + AT_BAD + 4 * block.stage());
 #elif DROPS
   return shared_word(message_of(c.base, block.slot())) & BLOCK_BAD;
 #else
@@ -268,13 +266,11 @@ DEVICE bool spoils(const consumer &c, int4 m, const ring<STAGES> &block,
 DEVICE void add_values(const consumer &c, fragments &f,
                        const ring<STAGES> &block, bool bad) {
   wait_values(c, block);
-#if HIDING_PAIRS
   if (bad) {
     add_values_singly(f.o, f.p, c.base + AT_VALUE + block.stage() * VALUE_BYTES);
     named_barrier_sync(8 + c.group, 128); // all warps have read the values
     return;
   }
-#endif
   settle(f.o);
   multiply_values(f.o, f.p, value_descriptor(c, block.stage()));
   mma_wait<0>();
@@ -359,20 +355,19 @@ DEVICE void run_blocks(const consumer &c, int4 m, ring<STAGES> &block) {
       tile = tile_of(m);
       if (ends) {
         u32 message = message_of(c.base, before.slot());
-        int hidden = TILE_KEYS - shared_word(message + 24);
-        clear_hidden(c, hidden, before);
-        bad = spoils(c, last, before, hidden);
+        clear_hidden(c, TILE_KEYS - shared_word(message + 24), before);
+        bad = spoils(c, last, before);
         break;
       }
       wait_keys(c, block);
       m = shared_load(message_of(c.base, block.slot()));
       if ((m.x & (BLOCK_NEW | ~0u << BLOCK_HIDDEN)) || !takes(c, m) ||
-          (WINDOWS && masks(c, last))) {
+          (CHECKS && masks(c, last))) {
         ends = !close_stream(c, m, before, first);
-        bad = !first && spoils(c, last, before, hidden_before(m));
+        bad = !first && spoils(c, last, before);
         ends |= bad && m.x & BLOCK_NEW;
         if (ends) break;
-#if HIDING_PAIRS
+#if !PAIRWISE
         if (bad) {
           add_values(c, f, before, true);
           release_values(c, before);

@@ -441,11 +441,32 @@ DEVICE void load_plans(const hopper_launch &run, u32 base) {
   if (lead) send_end(l);
 }
 
+#if CHECKS
+// Looks at the values of a block in which windows hide pairs, as soon as they
+// are there, and tells consumers whether some are not finite. The whole warp
+// calls this for every block, since the mbarrier counts them.
+DEVICE void check_values(u32 base, u32 message, u32 stage, u32 phase) {
+  const int masks = (1 << WARPGROUPS) - 1;
+  u32 lane = thread_index() % 32, sum = 0;
+  if (shared_word(message) >> BLOCK_MASKS & masks) {
+    int visible = min(shared_word(message + 24), TILE_KEYS);
+    barrier_wait(base + AT_VALUE_FULL + 8 * stage, phase);
+    sum = add_nothings(base + AT_VALUE + stage * VALUE_BYTES, visible, lane, 32);
+  }
+  bool bad = __any_sync(~0u, sum);
+  if (lane) return;
+  shared_set(base + AT_BAD + 4 * stage, bad);
+  barrier_arrive(base + AT_CHECKED + 8 * stage);
+}
+#endif
+
 // Copies the values, one block for each message. A separate thread does this,
-// or a warp that brings random words before. Stages of values are released half
-// a block later than those of keys, and the keys must not wait for them.
+// or a warp that looks at them or brings random words before. Stages of values
+// are released half a block later than those of keys, and the keys must not wait
+// for them.
 DEVICE void load_values(const hopper_launch &run, u32 base) {
-  bool lead = LOADERS == 1 || thread_index() % 32 == 0;
+  const bool alone = LOADERS == 1 && !CHECKS;
+  bool lead = alone || thread_index() % 32 == 0;
 #if LOADERS > 1
   bool bad = false; // a value of the last block is not finite
 #endif
@@ -463,6 +484,9 @@ DEVICE void load_values(const hopper_launch &run, u32 base) {
           base + AT_VALUE_FULL + 8 * stage, base + AT_VALUE_EMPTY + 8 * stage,
           phase ^ !(DELAYED_RELEASE && stage == STAGES - 1), &run.v[0][0],
           shared_load(message + 32));
-    if (LOADERS > 1) __syncwarp();
+    if (!alone) __syncwarp();
+#if CHECKS
+    check_values(base, message, stage, phase);
+#endif
   }
 }

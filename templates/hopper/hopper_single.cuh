@@ -21,23 +21,28 @@ DEVICE void add_nothing(u32 &sum, int4 x) {
   asm(TIMES_ZERO : "+r"(sum) : "r"(x.w), "r"(0));
 }
 
-// Whether some value of a block's first `keys` keys is NaN or infinite. A
-// weight of 0 times this value is NaN, and a sum keeps a NaN. The whole
-// warpgroup calls this.
-DEVICE bool has_bad_values(u32 values, int keys, int group) {
-  u32 sum = 0, bad;
+// Adds 0 times the values of a block's first `keys` keys: halves of the sum
+// become NaN if some are not finite. Thread `from` of `threads` takes its share.
+DEVICE u32 add_nothings(u32 values, int keys, int from, int threads) {
+  u32 sum = 0;
 #pragma unroll 1
   for (u32 end = values + VALUE_BYTES; values < end;
        values += TILE_KEYS * VALUE_CHUNK * 2)
 #pragma unroll 4
-    for (int i = thread_index() % 128 * 16; i < keys * VALUE_CHUNK * 2;
-         i += 128 * 16) {
+    for (int i = from * 16; i < keys * VALUE_CHUNK * 2; i += threads * 16)
       add_nothing(sum, shared_load(values + i));
-    }
+  return sum & 0x7fff7fff;
+}
+
+// Whether some value of a block's first `keys` keys is NaN or infinite. A
+// weight of 0 times this value is NaN, and a sum keeps a NaN. The whole
+// warpgroup calls this.
+DEVICE bool has_bad_values(u32 values, int keys, int group) {
+  u32 sum = add_nothings(values, keys, thread_index() % 128, 128), bad;
   asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\n"
                "bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
                : "=r"(bad)
-               : "r"(sum & 0x7fff7fff), "r"(8 + group)
+               : "r"(sum), "r"(8 + group)
                : "memory");
   return bad;
 }

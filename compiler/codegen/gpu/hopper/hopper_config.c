@@ -98,27 +98,24 @@ static uint64_t config_passes(const dil_table *t, int32_t keys, bool pairwise,
 }
 
 /* Which code the passes need in the kernel. `bare`: for rows that no branch
- * selects. `shifts`: for residues that shift from segment to segment. `windows`:
- * for windows; `left`: for those with a left bound. */
+ * selects. `shifts`: for residues that shift from segment to segment. `left`:
+ * for windows with a left bound. */
 typedef struct kernel_features {
-  bool bare, shifts, windows, left;
+  bool bare, shifts, left;
 } kernel_features;
 
 static void features_add(const hopper_table *made, kernel_features *w) {
   w->bare |= made->bare;
   w->shifts |= made->relative || made->period != made->interval;
-  for (int32_t i = 0; i < made->range_count; i++) {
-    bool left = made->ranges[i].left < HOPPER_FAR;
-    w->left |= left;
-    w->windows |= left || made->ranges[i].right < HOPPER_FAR;
-  }
+  for (int32_t i = 0; i < made->range_count; i++)
+    w->left |= made->ranges[i].left < HOPPER_FAR;
 }
 
 static kernel_features config_features(const dil_table *t, uint64_t passes,
                                        int32_t keys) {
   hopper_table made;
   char reason[128];
-  kernel_features w = {false, false, false, false};
+  kernel_features w = {false, false, false};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
         hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
@@ -195,8 +192,8 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
   kernel_features w = config_features(t, code->passes, s->keys);
   put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
       config_is_nested(t), w.bare, w.shifts);
-  put(text, "#define WINDOWS %d\n#define LEFT_WINDOWS %d\n#define STATES %d\n",
-      w.windows, w.left, config_has_states(r));
+  put(text, "#define LEFT_WINDOWS %d\n#define STATES %d\n", w.left,
+      config_has_states(r));
   return true;
 }
 
