@@ -175,6 +175,9 @@ def main():
         numpy.save(options.to / (name[0] + ".npy"), y.astype(numpy.float16))
         print(f"{name[0]}.npy {list(y.shape)} standard deviation {y.std():.3f}")
     numpy.save(options.to / "doc.npy", numpy.array([paragraphs], "<i4"))
+    borders = numpy.flatnonzero(numpy.diff(paragraphs)) + 1
+    numpy.save(options.to / "offsets.npy",
+               numpy.array([0, *borders, len(paragraphs)], "<i4"))
     slopes = 2.0 ** (-8.0 * (numpy.arange(HEADS) + 1) / HEADS)
     numpy.save(options.to / "slope.npy", slopes.astype("<f4"))
     text = "".join(token + "\n" for token in tokens)

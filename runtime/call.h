@@ -10,6 +10,16 @@
  * */
 enum { DIL_LENGTH_MAX = INT32_MAX / 2 };
 
+/* The documents of a packed call. Its tensors are [1, T, ..]: document b has the
+ * query rows queries[b]..queries[b + 1] - 1 and the keys keys[b]..keys[b + 1] - 1.
+ * Positions, N and M are the document's own, and b is its batch row. Rows behind
+ * the last document belong to nobody. */
+typedef struct dil_packed {
+  const int32_t *queries, *keys; /* [count + 1]; NULL: the call is not packed */
+  int64_t count;
+  int64_t longest_queries, longest_keys; /* of a document, at least */
+} dil_packed;
+
 /* One call as the run time sees it: dil_arguments with its tensors by value.
  * Everything is read-only but o and lse. */
 typedef struct dil_call {
@@ -27,6 +37,7 @@ typedef struct dil_call {
                                in place of `seed`; NULL: `seed` */
   double scale;             /* read when the pattern says `scale runtime` */
   const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
+  dil_packed packed;
   uint32_t random;          /* q, k, v without data hold dil_normal of this
                                seed and 0, 1, 2: who computes makes them */
   struct dil_watch *watch;  /* how far the call is; NULL: nobody looks on */

@@ -182,9 +182,25 @@ typedef struct dil_arguments {
                                     `seed`. On a GPU the kernels read it, so
                                     that a captured graph draws by what it then
                                     holds */
+  /* A packed call: q [1, T, H, D], k and v [1, U, ..] hold B documents one after
+   * the other, and lse is [1, H, T]. Document b has the rows offsets[b] to
+   * offsets[b + 1] - 1; in it all is as in a call of its own, and it is batch row
+   * b of expressions, dropout and inputs. Rows behind the last document get 0,
+   * and an lse of -inf. */
+  const DLTensor *offsets_q;     /* i32 [B + 1], from 0 on, never falling; NULL:
+                                    the call is not packed. The processor refuses
+                                    wrong ones. On a GPU, where nothing waits to
+                                    look, a document that falls or ends behind
+                                    the rows counts as one without rows */
+  const DLTensor *offsets_k;     /* the same of k and v; NULL: offsets_q */
+  int64_t longest_q, longest_k;  /* rows of the longest document; inputs have
+                                    these sizes for N and M. longest_k may be 0
+                                    without offsets_k. What a document has
+                                    behind them is refused on the processor, and
+                                    left out on a GPU */
 } dil_arguments;
 #define DIL_ARGUMENTS_INIT \
-  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* The sizes that decide all shapes of a call. */
 typedef struct dil_sizes {

@@ -9,6 +9,7 @@
 #include "cover.h"
 #include "cover_set.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/documents.h"
 #include <assert.h>
 #include <string.h>
 
@@ -232,7 +233,7 @@ static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
                .grain = (double)N * (double)M / BOX_SAMPLES};
   c->box.range = cover_range;
   c->box.point = (expr_point){.b = (int32_t)b,
-                              .B = call ? (int32_t)call->q.shape[0] : 1,
+                              .B = call ? (int32_t)documents_count(call) : 1,
                               .N = (int32_t)N,
                               .M = (int32_t)M,
                               .input = cover_input,

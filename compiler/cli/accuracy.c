@@ -7,6 +7,7 @@
 #include "accuracy.h"
 #include "rounding.h"
 #include "compiler/oracle/oracle.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
 #include <math.h>
@@ -159,10 +160,17 @@ static void explain_row(void *context, int64_t index, int32_t worker) {
   const call_setup *b = c->setup;
   bool gpu = b->options->device.word == DEVICE_CUDA;
   accuracy_element at = accuracy_row(b, c->accuracy->rows, index);
-  expr_point point = call_setup_point(b, at.b);
-  c->row[index].explained =
-      rounding_of_row(b->pattern, &b->call, &point, at.n, at.h,
-                      dot_error_of(b->pattern, gpu));
+  dil_call call = b->call;
+  int64_t number = at.b, n = at.n;
+  bool packed = documents_given(&call);
+  if (packed && !call_packed_row(b, at.n, &call, &number)) return;
+  if (packed) {
+    n -= b->call.packed.queries[number];
+    call.q.stride[0] = call.k.stride[0] = call.v.stride[0] = 0;
+  }
+  expr_point point = call_setup_point(b, number);
+  c->row[index].explained = rounding_of_row(
+      b->pattern, &call, &point, n, at.h, dot_error_of(b->pattern, gpu));
   progress_add(c->progress, 1);
 }
 

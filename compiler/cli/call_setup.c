@@ -2,6 +2,7 @@
  * Out: a dil_call whose sizes agree, or a message that names the two sources of
  * sizes that disagree. See call_setup.h. */
 #include "call_setup.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 #include <math.h>
 #include <stdlib.h>
@@ -149,9 +150,9 @@ static dil_status check_array_names(const call_setup *b) {
 /* The dimensions of an input for the sizes of the call. */
 static dil_status input_shape(const call_setup *b, int32_t index,
                               int64_t *shape) {
-  expr_point point = {.B = (int32_t)b->size[CALL_B],
-                      .N = (int32_t)b->size[CALL_N],
-                      .M = (int32_t)b->size[CALL_M]};
+  expr_point point = {.B = (int32_t)documents_count(&b->call),
+                      .N = (int32_t)documents_queries(&b->call),
+                      .M = (int32_t)documents_keys(&b->call)};
   for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++) {
     shape[axis] =
         expr_eval(b->pattern->dimension[index][axis], &point, false).integer;
@@ -307,8 +308,10 @@ static dil_status check_call_options(const call_setup *b) {
 dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
   dil_status status = check_call_options(b);
+  if (!status) status = call_packed_check(b->options);
   if (!status) status = call_outputs_check(b->arena, b->options);
   if (!status) status = call_rows_load(b, loaded);
+  if (!status) status = call_packed_load(b);
   if (!status) status = call_setup_sizes(b, seq);
   if (!status) status = call_setup_inputs(b, true);
   if (!status) status = call_rows_make(b, loaded);
@@ -354,14 +357,25 @@ static value read_input_element(void *context, int32_t index,
   return (value){call_type_is_float(t->dtype) ? 0 : (int64_t)element, element};
 }
 
+static int64_t rows_of_document(const int32_t *offsets, int64_t number) {
+  return (int64_t)offsets[number + 1] - offsets[number];
+}
+
+int64_t call_setup_queries(const call_setup *b, int64_t b_row) {
+  const dil_packed *p = &b->call.packed;
+  return p->queries ? rows_of_document(p->queries, b_row) : b->size[CALL_N];
+}
+
 int64_t call_setup_keys(const call_setup *b, int64_t b_row) {
+  const dil_packed *p = &b->call.packed;
+  if (p->keys) return rows_of_document(p->keys, b_row);
   return b->call.lengths ? b->call.lengths[b_row] : b->size[CALL_M];
 }
 
 expr_point call_setup_point(const call_setup *b, int64_t b_row) {
   return (expr_point){.b = (int32_t)b_row,
-                      .B = (int32_t)b->size[CALL_B],
-                      .N = (int32_t)b->size[CALL_N],
+                      .B = (int32_t)documents_count(&b->call),
+                      .N = (int32_t)call_setup_queries(b, b_row),
                       .M = (int32_t)call_setup_keys(b, b_row),
                       .input = read_input_element,
                       .context = (void *)b};

@@ -72,10 +72,12 @@ dil_status call_setup_complete(call_setup *b);
  * streamed run, which is over. */
 dil_status call_setup_publish(call_setup *b);
 
-/* The values that a mask sees in batch row b_row; its M is the row's length. */
+/* The values that a mask sees in batch row b_row, or in that document of a packed
+ * call; its M is the row's length. */
 expr_point call_setup_point(const call_setup *b, int64_t b_row);
-int64_t call_setup_keys(const call_setup *b,
-                        int64_t b_row); /* its length, or M */
+/* Its queries, N; its keys: its length, or M. */
+int64_t call_setup_queries(const call_setup *b, int64_t b_row);
+int64_t call_setup_keys(const call_setup *b, int64_t b_row);
 
 /* Records that the source `who` sets a size. DIL_INPUT: another source has set
  * another size. */
@@ -109,6 +111,17 @@ dil_status call_rows_make(call_setup *b, const dil_tensor loaded[3]);
 /* Returns whether a check has q, k and v here, now or after
  * call_setup_complete. The answer is the same in every process of a job. */
 bool call_has_rows(const call_setup *b);
+
+/* ---- call_packed.c: documents -------------------------------------------- */
+
+/* Refuses options that packed calls cannot go with. */
+dil_status call_packed_check(const options *o);
+/* --offsets and --key-offsets, after the arrays and before the sizes. */
+dil_status call_packed_load(call_setup *b);
+/* Of a packed call: the document that has query row n, as a call of its own, and
+ * its number. False: no document has the row. */
+bool call_packed_row(const call_setup *b, int64_t n, dil_call *document,
+                     int64_t *number);
 
 /* ---- call_output.c: o and lse -------------------------------------------- */
 

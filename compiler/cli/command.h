@@ -72,7 +72,8 @@ typedef struct options {
   bool seen[OPTION_COUNT];
   int32_t file_count;
   const char **file;
-  const char *kernel, *topology, *state, *array[3], *lengths, *out, *lse, *cpu,
+  const char *kernel, *topology, *state, *array[3], *lengths, *offsets,
+      *key_offsets, *out, *lse, *cpu,
       *cuda;
   const char *d_o, *dlse, *gradient[3];
   const char *library, *name, *depend_file, *max_size;

@@ -1,6 +1,7 @@
 /* measure.c - the counts of a call's pattern, and the peak of this machine,
  * on the threads that the call would use. */
 #include "call_setup.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
 #include <stdlib.h>
@@ -45,7 +46,7 @@ static bool differs_by_batch(const pattern *p) {
 /* Without tiles nothing but pairs is counted. */
 static void measure_row(const call_setup *b, int64_t row, int32_t tile_rows,
                         int32_t tile_keys, cover_count *count) {
-  int64_t N = b->size[CALL_N], M = call_setup_keys(b, row);
+  int64_t N = call_setup_queries(b, row), M = call_setup_keys(b, row);
   if (tile_rows > 0)
     cover_pattern(b->pattern, N, M, tile_rows, tile_keys, &b->call, row, count);
   else cover_pairs(b->pattern, N, M, &b->call, row, count);
@@ -53,8 +54,9 @@ static void measure_row(const call_setup *b, int64_t row, int32_t tile_rows,
 
 void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *sum) {
-  int64_t B = b->size[CALL_B];
-  bool alike = !b->call.lengths && !differs_by_batch(b->pattern);
+  int64_t B = documents_count(&b->call);
+  bool alike = !b->call.lengths && !documents_given(&b->call) &&
+               !differs_by_batch(b->pattern);
   cover_count one;
   *sum = (cover_count){0};
   for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {

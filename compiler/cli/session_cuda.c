@@ -53,6 +53,18 @@ dil_status session_cuda_copy_back(session_cuda *t, const dil_tensor *from,
   return dil_memory_read(t->context, to->data, from->data, copy_bytes(to));
 }
 
+/* One array stays one. */
+static dil_status copy_offsets(session_cuda *t, dil_packed *p) {
+  int64_t bytes = (p->count + 1) * (int64_t)sizeof(int32_t);
+  bool alike = p->keys == p->queries;
+  void *queries = NULL, *keys = NULL;
+  dil_status status = copy_to_gpu(t, bytes, p->queries, &queries);
+  if (!status && !alike) status = copy_to_gpu(t, bytes, p->keys, &keys);
+  p->queries = queries;
+  p->keys = alike ? queries : keys;
+  return status;
+}
+
 dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
   dil_tensor *const tensors[] = {&t->call.q, &t->call.k, &t->call.v,
                                  &t->call.o, &t->call.lse};
@@ -70,7 +82,7 @@ dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
     status = copy_to_gpu(t, call->q.shape[0] * (int64_t)sizeof(int32_t),
                          call->lengths, &lengths);
   t->call.lengths = lengths;
-  return status;
+  return status ? status : copy_offsets(t, &t->call.packed);
 }
 
 void session_cuda_free(session_cuda *t) {

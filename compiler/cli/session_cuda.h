@@ -7,7 +7,7 @@
 #include "runtime/ring/ranks_gpu.h"
 
 /* Of a call, and of its gradients. */
-enum { SESSION_CUDA_BLOCKS = 6 + 5 + 2 * DIL_INPUT_MAX };
+enum { SESSION_CUDA_BLOCKS = 7 + 5 + 2 * DIL_INPUT_MAX };
 
 typedef struct session_cuda {
   dil_context *context;      /* the GPU's */

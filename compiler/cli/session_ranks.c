@@ -8,6 +8,8 @@
 static dil_status check_ranks_options(const options *o) {
   if (o->lengths)
     return dil_fail(DIL_USAGE, "--lengths cannot be used with a topology");
+  if (o->offsets)
+    return dil_fail(DIL_USAGE, "--offsets cannot be used with a topology");
   return DIL_OK;
 }
 

@@ -6,6 +6,7 @@
  * seconds, and what a way adds to the report. */
 #include "session.h"
 #include "compiler/oracle/oracle.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 
 /* The wall clock, and the seconds that the context has spent on loading
@@ -88,9 +89,11 @@ static dil_status measure_cuda_peak(session *s, double seconds, double *rate) {
   return session_cuda_peak(&s->cuda, &s->compilation, seconds, rate);
 }
 
+/* What documents take depends on their lengths, which sizes do not tell. */
 static dil_status collect_workspace(session *s) {
   dil_sizes sizes = session_sizes(s);
   int64_t bytes;
+  if (documents_given(&s->setup.call)) return DIL_OK;
   dil_status status = dil_kernel_workspace(s->kernel, &sizes, &bytes);
   if (!status) s->report.workspace = (double)bytes;
   return status;

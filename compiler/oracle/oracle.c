@@ -116,6 +116,10 @@ static double own_softmaxes(oracle_query *r, double *o) {
 
 double query_output(oracle_query *r, double *o) {
   const pattern *p = r->pattern;
+  if (r->of_nobody) {
+    memset(o, 0, (size_t)p->value_dim * sizeof *o);
+    return pattern_has_lse(p) ? -INFINITY : NAN;
+  }
   if (p->combine != DIL_COMBINE_SOFTMAX && p->combine != DIL_COMBINE_UNION)
     return own_softmaxes(r, o);
   return query_softmax(r, (oracle_branches){0, p->branch_count, true}, o);

@@ -99,9 +99,15 @@ static dil_status check_inputs(const pattern *p, const dil_call *call) {
   if (call->input_count != p->input_count)
     return dil_fail(DIL_USAGE, "the call brings %d inputs, not %d",
                     call->input_count, p->input_count);
-  const expr_point sizes = {.B = (int32_t)call->q.shape[0],
-                            .N = (int32_t)call->q.shape[1],
-                            .M = (int32_t)call->k.shape[1]};
+  const dil_packed *d = &call->packed;
+  expr_point sizes = {.B = (int32_t)call->q.shape[0],
+                      .N = (int32_t)call->q.shape[1],
+                      .M = (int32_t)call->k.shape[1]};
+  if (d->queries) {
+    sizes.B = (int32_t)d->count;
+    sizes.N = (int32_t)d->longest_queries;
+    sizes.M = (int32_t)d->longest_keys;
+  }
   for (int32_t k = 0; k < p->input_count; k++) {
     wanted w = {p->input[k].name, &call->inputs[k], p->input[k].dtype,
                 p->input[k].rank, {0}};
@@ -123,6 +129,34 @@ static dil_status check_lengths(const dil_call *call) {
   return DIL_OK;
 }
 
+/* Offsets begin at 0 and rise, to the rows that there are at most; documents are
+ * no longer than the longest. */
+static dil_status check_offsets(const char *name, const int32_t *offsets,
+                                int64_t count, int64_t rows, int64_t longest) {
+  for (int64_t d = 0; d <= count; d++) {
+    int64_t before = d ? offsets[d - 1] : 0, at = offsets[d];
+    if ((d == 0 && at != 0) || at < before || at > rows ||
+        at - before > longest)
+      return dil_fail(DIL_USAGE, "offset %lld of %s is %lld: the one before is "
+                      "%lld, there are %lld rows, and documents have %lld at "
+                      "most", (long long)d, name, (long long)at,
+                      (long long)before, (long long)rows, (long long)longest);
+  }
+  return DIL_OK;
+}
+
+static dil_status check_documents(const dil_call *call) {
+  const dil_packed *d = &call->packed;
+  if (!d->queries) return DIL_OK;
+  if (call->lengths || call->q.shape[0] != 1)
+    return dil_fail(DIL_USAGE, "documents want a batch of 1 and no lengths");
+  dil_status status = check_offsets("the queries", d->queries, d->count,
+                                    call->q.shape[1], d->longest_queries);
+  return status ? status
+                : check_offsets("the keys", d->keys, d->count,
+                                call->k.shape[1], d->longest_keys);
+}
+
 dil_status oracle_check(const pattern *p, const dil_call *call) {
   const char *refusal = oracle_refusal(p);
   if (refusal) return dil_fail(DIL_UNSUPPORTED, "%s", refusal);
@@ -130,6 +164,7 @@ dil_status oracle_check(const pattern *p, const dil_call *call) {
     return dil_fail(DIL_USAGE, "the call has size %zu, not %zu: another "
                     "version of dilrt.h?", call->size, sizeof *call);
   dil_status status = check_attention(p, call);
+  if (status == DIL_OK) status = check_documents(call);
   if (status == DIL_OK) status = check_inputs(p, call);
   return status == DIL_OK ? check_lengths(call) : status;
 }

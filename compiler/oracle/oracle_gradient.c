@@ -262,15 +262,18 @@ void oracle_gradient_key(const pattern *p, const dil_backward_call *call,
   const gradient_sums sums = {.dk = dk, .dv = dv, .scatter = scatter};
   gradient_row g;
   fenv_t mode;
-  int64_t group = p->heads / p->kv_heads, N = call->forward.q.shape[1];
+  int64_t group = p->heads / p->kv_heads;
+  oracle_document own = query_document(&call->forward, at[0], at[1], true);
+  int64_t j = at[1] - own.first_key;
   oracle_take_subnormals(&mode);
   memset(dk, 0, (size_t)p->head_dim * sizeof *dk);
   memset(dv, 0, (size_t)p->value_dim * sizeof *dv);
-  for (int64_t row = 0; row < N * group; row++) {
+  for (int64_t row = own.first_query * group; row < own.end_query * group;
+       row++) {
     int64_t place[3] = {at[0], row / group, at[2] * group + row % group};
     open_row(&g, p, call, forward, place);
     for (int32_t k = 0; k < p->branch_count; k++)
-      if (has_key(&g.query, k, at[1])) add_pair(&g, k, at[1], &sums);
+      if (has_key(&g.query, k, j)) add_pair(&g, k, j, &sums);
   }
   fesetenv(&mode);
 }
@@ -294,7 +297,7 @@ static void add_row(gradient_row *g, const oracle_gradients *to,
     oracle_range keys = query_range(r, k);
     for (int64_t j = keys.first; j <= keys.last; j += keys.step) {
       if (!query_keeps(&g->query, k, j)) continue;
-      int64_t key = (r->b * M + j) * p->kv_heads + r->kv;
+      int64_t key = (r->b * M + r->first_key + j) * p->kv_heads + r->kv;
       sums.dk = row_of(to->dk, key, p->head_dim);
       sums.dv = row_of(to->dv, key, p->value_dim);
       add_pair(g, k, j, &sums);

@@ -119,7 +119,7 @@ static void add_pattern_sinks(gradient_row *g, const gradient_sums *to) {
 
 void gradient_add_sinks(gradient_row *g, const gradient_sums *to) {
   const pattern *p = g->query.pattern;
-  if (to->inputs == NULL) return;
+  if (to->inputs == NULL || g->query.of_nobody) return;
   if (p->sink_count > 0) add_pattern_sinks(g, to);
   for (int32_t k = 0; k < p->branch_count; k++) {
     const branch *b = &p->branch[k];

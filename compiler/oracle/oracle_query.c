@@ -84,7 +84,7 @@ void query_read(const oracle_query *r, const dil_tensor *x, double *to) {
 }
 
 void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j) {
-  int64_t start = row_start(x, r->b, j, r->kv);
+  int64_t start = row_start(x, r->b, r->first_key + j, r->kv);
   read_operand(r, x, start, x->shape[3], r->key);
 }
 
@@ -111,7 +111,7 @@ static int64_t positive_part(int64_t a, int64_t b) {
 
 bool query_serves(const oracle_query *r, int32_t index) {
   const branch *b = &r->pattern->branch[index];
-  return b->head_first <= r->h && r->h <= b->head_last;
+  return !r->of_nobody && b->head_first <= r->h && r->h <= b->head_last;
 }
 
 /* Returns the position at which the row's segment of a branch begins. */
@@ -220,7 +220,7 @@ double query_score(oracle_query *r, int32_t index, int64_t j) {
 static uint32_t dropout_word(const oracle_query *r, int64_t position,
                              uint32_t side) {
   const uint32_t counter[4] = {(uint32_t)position, (uint32_t)r->h,
-                               (uint32_t)r->b, side};
+                               (uint32_t)r->number, side};
   const uint32_t key[2] = {(uint32_t)r->call->seed,
                            (uint32_t)(r->call->seed >> 32)};
   uint32_t word[4];
@@ -249,17 +249,40 @@ static double call_scale(const pattern *p, const dil_call *call) {
   abort();
 }
 
-static int64_t call_keys(const dil_call *call, int64_t b) {
-  return call->lengths ? call->lengths[b] : call->k.shape[1];
+/* Documents begin at rising offsets; an empty one has no row. */
+static int64_t find_document(const int32_t *offsets, int64_t count,
+                             int64_t row) {
+  int64_t low = 0, high = count;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (offsets[middle + 1] <= row) low = middle + 1;
+    else high = middle;
+  }
+  return low < count ? low : -1;
+}
+
+oracle_document query_document(const dil_call *call, int64_t b, int64_t row,
+                               bool keys) {
+  const dil_packed *p = &call->packed;
+  if (!p->queries) {
+    int64_t M = call->lengths ? call->lengths[b] : call->k.shape[1];
+    return (oracle_document){b, 0, call->q.shape[1], 0, M};
+  }
+  int64_t d = find_document(keys ? p->keys : p->queries, p->count, row);
+  if (d < 0) return (oracle_document){-1, 0, 0, 0, 0};
+  return (oracle_document){d, p->queries[d], p->queries[d + 1], p->keys[d],
+                           p->keys[d + 1]};
 }
 
 static expr_point row_point(oracle_query *r) {
   const dil_call *call = r->call;
-  return (expr_point){.b = (int32_t)r->b,
+  const dil_packed *packed = &call->packed;
+  int64_t B = packed->queries ? packed->count : call->q.shape[0];
+  return (expr_point){.b = (int32_t)r->number,
                       .h = (int32_t)r->h,
                       .i = (int32_t)r->t,
-                      .B = (int32_t)call->q.shape[0],
-                      .N = (int32_t)call->q.shape[1],
+                      .B = (int32_t)B,
+                      .N = (int32_t)r->N,
                       .M = (int32_t)r->M,
                       .input = read_input_element,
                       .context = r};
@@ -267,14 +290,19 @@ static expr_point row_point(oracle_query *r) {
 
 void query_open(oracle_query *r, const pattern *p, const dil_call *call,
                 const int64_t at[3], double *q, double *key) {
+  oracle_document own = query_document(call, at[0], at[1], false);
   *r = (oracle_query){.pattern = p,
                       .call = call,
                       .b = at[0],
                       .n = at[1],
                       .h = at[2],
-                      .M = call_keys(call, at[0])};
+                      .M = own.end_key - own.first_key,
+                      .N = own.end_query - own.first_query,
+                      .number = own.number,
+                      .first_key = own.first_key,
+                      .of_nobody = own.number < 0};
   r->kv = r->h / (p->heads / p->kv_heads);
-  r->t = r->n + r->M - call->q.shape[1];
+  r->t = r->n - own.first_query + r->M - r->N;
   r->scale = call_scale(p, call);
   r->drops = call->train && p->dropout > 0;
   if (r->drops) r->row_word = dropout_word(r, r->t, 0);

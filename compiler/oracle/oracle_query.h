@@ -13,6 +13,10 @@ typedef struct oracle_query {
   const dil_call *call;
   int64_t b, n, h, kv; /* batch row, query row, head, key/value head */
   int64_t t, M;        /* the row's position; keys of the batch row */
+  int64_t N;           /* queries of the batch row, or of the document */
+  int64_t number;      /* the batch row in expressions: the document's number */
+  int64_t first_key;   /* row of k and v that has key 0 */
+  bool of_nobody;      /* no document has the row */
   double scale;
   bool drops;          /* dropout applies */
   uint32_t row_word;   /* of dropout */
@@ -23,6 +27,15 @@ typedef struct oracle_query {
 
 /* Keys first, first + step, ... up to `last`; none when last < first. */
 typedef struct oracle_range { int64_t first, last, step; } oracle_range;
+
+/* Rows of the call that belong together with row `row` of q, or of k where
+ * `keys`: those of its document or its batch row. */
+typedef struct oracle_document {
+  int64_t number;           /* -1: no document has the row */
+  int64_t first_query, end_query, first_key, end_key;
+} oracle_document;
+oracle_document query_document(const dil_call *call, int64_t b, int64_t row,
+                               bool keys);
 
 /* Reads row q into `q`. `key` is scratch for the longer of a row of K and V.
  * The query is its own context of `point`: it must not be copied. */

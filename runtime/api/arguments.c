@@ -170,8 +170,14 @@ static dil_status check_overlap(const dil_kernel *k, const arguments *a,
         name, output, arguments_input_name(k, i, text), &c->inputs[i]);
   dil_tensor lengths = arguments_lengths(c), seed = arguments_seed(c);
   if (!status) status = arguments_check_apart(name, output, "lengths", &lengths);
+  if (!status)
+    status = arguments_check_apart(name, output, "seed_tensor", &seed);
+  dil_tensor queries = arguments_offsets(c, false);
+  dil_tensor keys = arguments_offsets(c, true);
+  if (!status)
+    status = arguments_check_apart(name, output, "offsets_q", &queries);
   return status ? status
-                : arguments_check_apart(name, output, "seed_tensor", &seed);
+                : arguments_check_apart(name, output, "offsets_k", &keys);
 }
 
 static dil_status check_outputs(const dil_kernel *k, const dil_arguments *g,
@@ -294,6 +300,7 @@ static dil_status read_arguments(const dil_kernel *k,
   if (!status) status = read_outputs(k, g, call);
   if (!status) status = read_inputs(k, g, out);
   if (!status) status = read_seed(k, g, call);
+  if (!status) status = packed_read(k, g, call);
   return status ? status : read_lengths(k, g, call);
 }
 

@@ -141,6 +141,12 @@ dil_tensor arguments_lengths(const dil_call *call);
 /* The words of a call's seed tensor; of no elements where it has none. */
 dil_tensor arguments_seed(const dil_call *call);
 
+/* Its offsets of queries, or of keys; of no elements where it is not packed. */
+dil_tensor arguments_offsets(const dil_call *call, bool keys);
+/* packed.c: the documents of a call. */
+dil_status packed_read(const dil_kernel *k, const dil_arguments *g,
+                       dil_call *call);
+
 /* ---- gradients.c: from a host's tensors to a call for gradients ---------- */
 
 /* A call with what it points to. */

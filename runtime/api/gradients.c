@@ -183,7 +183,7 @@ typedef struct member {
   dil_tensor tensor;
   uint64_t flags;
 } member;
-enum { MEMBERS = 3 + DIL_INPUT_MAX + 1 + 9 + DIL_INPUT_MAX };
+enum { MEMBERS = 3 + DIL_INPUT_MAX + 1 + 11 + DIL_INPUT_MAX };
 
 typedef struct members {
   int32_t count, written;
@@ -231,6 +231,10 @@ static void add_read(const dil_kernel *k, const dil_backward_call *call,
   for (int32_t i = 0; i < c->input_count; i++)
     add_member(all, arguments_input_name(k, i, name), &c->inputs[i], 0);
   add_member(all, "lengths", &lengths, 0);
+  const dil_tensor queries = arguments_offsets(c, false);
+  const dil_tensor keys = arguments_offsets(c, true);
+  add_member(all, "offsets_q", &queries, 0);
+  add_member(all, "offsets_k", &keys, 0);
 }
 
 static dil_status check_memory(const dil_kernel *k, const dil_gradients *given,

@@ -6,6 +6,7 @@
  * with the call. */
 #include "gradient.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
 #include "runtime/rowset/walk.h"
@@ -33,11 +34,12 @@ static dil_status check_lse(const cpu_run *r, const dil_tensor *t,
   if (!r->table->lse_allowed)
     return dil_fail(DIL_USAGE, "kernel '%s' has no lse, and %s is given",
                     r->table->name, name);
-  if (t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == r->B &&
-      t->shape[1] == r->table->heads && t->shape[2] == r->N)
+  const int64_t *q = r->call->q.shape;
+  if (t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == q[0] &&
+      t->shape[1] == r->table->heads && t->shape[2] == q[1])
     return DIL_OK;
   return dil_fail(DIL_USAGE, "%s must be f32 [%lld, %d, %lld], got %s", name,
-                  (long long)r->B, r->table->heads, (long long)r->N,
+                  (long long)q[0], r->table->heads, (long long)q[1],
                   dil_tensor_text(t, got));
 }
 
@@ -66,19 +68,18 @@ static dil_status check_call(cpu_gradient_run *g) {
   if (c->size != sizeof *c)
     return dil_fail(DIL_USAGE, "dil_backward_call.size must be %zu, got %zu",
                     sizeof *c, c->size);
+  const dil_call *f = &c->forward;
   dil_status status = dil_run_check(r);
-  const int64_t q[] = {r->B, r->N, t->heads, t->head_dim};
-  const int64_t k[] = {r->B, r->M, t->kv_heads, t->head_dim};
-  const int64_t v[] = {r->B, r->M, t->kv_heads, t->value_dim};
-  const int64_t o[] = {r->B, r->N, t->heads, t->value_dim};
-  if (!status) status = cpu_run_check_tensor("dO", &c->output, t->dtype, o);
+  if (!status)
+    status = cpu_run_check_tensor("dO", &c->output, t->dtype, f->o.shape);
   if (!status) status = check_lse(r, &c->lse, "the gradient of lse");
-  if (!status) status = check_gradient("dq", &c->dq, t->dtype, q);
-  if (!status) status = check_gradient("dk", &c->dk, t->dtype, k);
-  if (!status) status = check_gradient("dv", &c->dv, t->dtype, v);
+  if (!status) status = check_gradient("dq", &c->dq, t->dtype, f->q.shape);
+  if (!status) status = check_gradient("dk", &c->dk, t->dtype, f->k.shape);
+  if (!status) status = check_gradient("dv", &c->dv, t->dtype, f->v.shape);
   for (int32_t x = 0; x < t->input_count && !status; x++)
     status = check_input(r, x, &c->inputs[x]);
-  return status;
+  if (status || !documents_given(f)) return status;
+  return documents_check_offsets(f);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -139,7 +140,8 @@ static cpu_backward_layout lay_out(cpu_gradient_run *g) {
   cpu_backward_layout l = {.remakes_lse = !g->own_lse && !c->forward.lse.data};
   int64_t end = 0, pass = 64;
   l.bounds = area(&end, input_bounds_bytes(r));
-  l.sums = area(&end, g->sums_length * g->copies * (int64_t)sizeof(double));
+  int64_t sums = g->packed ? 0 : g->sums_length * g->copies;
+  l.sums = area(&end, sums * (int64_t)sizeof(double));
   l.o = area(&end, l.remakes_lse
                        ? rows_bytes(&c->forward.o, dil_dtype_size(t->dtype))
                        : 0);
@@ -247,6 +249,10 @@ static void store_input(const cpu_gradient_run *g, int32_t x) {
   }
 }
 
+void gradient_store_inputs(const cpu_gradient_run *g) {
+  for (int32_t x = 0; x < g->run->table->input_count; x++) store_input(g, x);
+}
+
 /* ---- the run ------------------------------------------------------------- */
 
 /* lse, where the host did not keep it: the forward pass, with an o that nobody
@@ -265,7 +271,6 @@ static dil_status remake_lse(cpu_gradient_run *g, char *memory,
 
 static dil_status run_all(cpu_gradient_run *g, char *memory) {
   cpu_run *r = g->run;
-  const dil_table *t = r->table;
   cpu_backward_layout l = lay_out(g);
   bool keys = turns_of_keys(g) > 1;
   dil_status status = DIL_OK;
@@ -273,8 +278,10 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   g->dq = target_of(&g->call->dq, g->dq.add, memory + l.dq);
   g->dk = target_of(&g->call->dk, keys, memory + l.dk);
   g->dv = target_of(&g->call->dv, keys, memory + l.dv);
-  g->sums = g->sums_length ? (double *)(memory + l.sums) : NULL;
-  if (g->sums) memset(g->sums, 0, (size_t)(l.o - l.sums));
+  g->sums = g->packed        ? g->packed->sums
+            : g->sums_length ? (double *)(memory + l.sums)
+                             : NULL;
+  if (l.o > l.sums) memset(g->sums, 0, (size_t)(l.o - l.sums));
   g->lse = g->call->forward.lse;
   status = begin_rows(g);
   if (!status && l.remakes_lse && r->N && r->B)
@@ -287,7 +294,7 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   }
   if (!status) status = gradient_sinks_run(g);
   if (!status) status = end_rows(g);
-  for (int32_t x = 0; x < t->input_count && !status; x++) store_input(g, x);
+  if (!status && !g->packed) gradient_store_inputs(g);
   return status;
 }
 
@@ -332,7 +339,8 @@ static void gradient_run_open(cpu_gradient_run *g) {
 int64_t gradient_run_bytes(cpu_run *r, const dil_backward_call *call) {
   cpu_gradient_run g = {.run = r, .call = call};
   gradient_run_open(&g);
-  return lay_out(&g).bytes;
+  return documents_given(&call->forward) ? packed_gradient_bytes(&g)
+                                         : lay_out(&g).bytes;
 }
 
 dil_status gradient_run_check(cpu_run *r, const dil_backward_call *call) {
@@ -343,6 +351,21 @@ dil_status gradient_run_check(cpu_run *r, const dil_backward_call *call) {
 dil_status gradient_run_all(cpu_run *r, const dil_backward_call *call,
                             char *memory) {
   cpu_gradient_run g = {.run = r, .call = call};
+  gradient_run_open(&g);
+  return documents_given(&call->forward) ? packed_gradient_run(&g, memory)
+                                         : run_all(&g, memory);
+}
+
+int64_t gradient_document_bytes(const cpu_gradient_run *of, cpu_run *document,
+                                const dil_backward_call *call) {
+  cpu_gradient_run g = {.run = document, .call = call, .packed = of};
+  gradient_run_open(&g);
+  return lay_out(&g).bytes;
+}
+
+dil_status gradient_document_run(const cpu_gradient_run *of, cpu_run *document,
+                                 const dil_backward_call *call, char *memory) {
+  cpu_gradient_run g = {.run = document, .call = call, .packed = of};
   gradient_run_open(&g);
   return run_all(&g, memory);
 }

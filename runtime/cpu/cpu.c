@@ -6,6 +6,7 @@
 #include "cpu.h"
 #include "object_load.h"
 #include "gradient.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include <pthread.h>
@@ -190,11 +191,11 @@ static dil_status cpu_kernel_need_variant(cpu_kernel *k, dil_variant variant) {
 
 static unsigned cpu_kernel_variants(const cpu_kernel *k, const dil_call *call,
                                     const dil_shard *shard) {
-  cpu_run r = {.table = k->table, .shard = shard, .N = call->q.shape[1]};
-  unsigned mask = 0;
-  for (int32_t p = 0; p < k->table->pass_count; p++)
-    mask |= 1u << cpu_run_variant(&r, &k->table->passes[p]);
-  return mask;
+  cpu_run r = {.table = k->table,
+               .call = call,
+               .shard = shard,
+               .N = call->q.shape[1]};
+  return documents_given(call) ? packed_variants(&r) : cpu_run_variants(&r);
 }
 
 const char *cpu_kernel_variant(const cpu_kernel *kernel, const dil_call *call) {
@@ -239,8 +240,21 @@ static dil_status cpu_kernel_bind_run(cpu_kernel *k, cpu_run *r) {
   return input_bind(r, r->code[tiles ? DIL_TILES : DIL_ROWS]);
 }
 
+/* Rows behind the last document are written, too. */
 static bool is_empty(const cpu_run *r) {
+  if (documents_given(r->call)) return r->call->q.shape[1] == 0;
   return r->B == 0 || r->N == 0;
+}
+
+static int64_t cpu_kernel_run_bytes(const cpu_run *r) {
+  return documents_given(r->call) ? packed_bytes(r) : cpu_run_bytes(r);
+}
+
+/* What every call must be; the host can look at its offsets. */
+static dil_status cpu_kernel_check(cpu_run *r) {
+  dil_status status = dil_run_check(r);
+  if (status || !documents_given(r->call)) return status;
+  return documents_check_offsets(r->call);
 }
 
 /* Runs `passes` of a call that is checked, or of a shard of one. */
@@ -249,7 +263,7 @@ cpu_kernel_run_passes(cpu_kernel *k, cpu_run *r, pool *scratch,
                       dil_status (*passes)(cpu_run *r, char *memory)) {
   dil_status status = cpu_kernel_bind_run(k, r);
   if (status || is_empty(r)) return status;
-  int64_t bytes = cpu_run_bytes(r);
+  int64_t bytes = cpu_kernel_run_bytes(r);
   char *memory = pool_take(scratch, bytes);
   if (!memory) return DIL_MEMORY;
   status = passes(r, memory);
@@ -260,18 +274,20 @@ cpu_kernel_run_passes(cpu_kernel *k, cpu_run *r, pool *scratch,
 dil_status cpu_kernel_workspace(cpu_kernel *kernel, dil_threads *threads,
                                 const dil_call *call, int64_t *bytes) {
   cpu_run r = cpu_kernel_run_new(kernel, threads, call, NULL);
-  dil_status status = dil_run_check(&r);
+  dil_status status = cpu_kernel_check(&r);
   if (!status) status = cpu_kernel_bind_run(kernel, &r);
-  *bytes = status || is_empty(&r) ? 0 : cpu_run_bytes(&r);
+  *bytes = status || is_empty(&r) ? 0 : cpu_kernel_run_bytes(&r);
   return status;
 }
 
 dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
                           pool *scratch, const dil_call *call) {
   cpu_run r = cpu_kernel_run_new(kernel, threads, call, NULL);
-  dil_status status = dil_run_check(&r);
-  return status ? status
-                : cpu_kernel_run_passes(kernel, &r, scratch, cpu_run_passes);
+  dil_status status = cpu_kernel_check(&r);
+  if (status) return status;
+  return cpu_kernel_run_passes(
+      kernel, &r, scratch,
+      documents_given(call) ? packed_passes : cpu_run_passes);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
@@ -336,6 +352,9 @@ static dil_status cpu_kernel_check_shard(cpu_run *r) {
   if (r->call->lengths)
     return dil_fail(DIL_UNSUPPORTED, "lengths of batch rows cannot be used "
                     "with a shard of a sequence");
+  if (documents_given(r->call))
+    return dil_fail(DIL_UNSUPPORTED, "offsets of documents cannot be used with "
+                    "a shard of a sequence");
   return dil_shard_check(r);
 }
 

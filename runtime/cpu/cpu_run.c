@@ -5,6 +5,7 @@
  * names what is wrong with the call. Nothing here depends on threads. */
 #include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
 #include "runtime/observe/watch.h"
@@ -53,11 +54,12 @@ static dil_status cpu_run_check_lse(const cpu_run *r) {
   if (!r->table->lse_allowed)
     return dil_fail(DIL_USAGE, "kernel '%s' has no lse: its branches are "
                     "combined after their own softmax", r->table->name);
-  bool fits = t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == r->B &&
-              t->shape[1] == r->table->heads && t->shape[2] == r->N;
+  const int64_t *q = r->call->q.shape;
+  bool fits = t->dtype == DIL_F32 && t->rank == 3 && t->shape[0] == q[0] &&
+              t->shape[1] == r->table->heads && t->shape[2] == q[1];
   if (fits) return DIL_OK;
   return dil_fail(DIL_USAGE, "lse must be f32 [%lld, %d, %lld], got %s",
-                  (long long)r->B, r->table->heads, (long long)r->N,
+                  (long long)q[0], r->table->heads, (long long)q[1],
                   dil_tensor_text(t, got));
 }
 
@@ -76,23 +78,26 @@ dil_status dil_run_check(cpu_run *r) {
   if (c->size != sizeof *c)
     return dil_fail(DIL_USAGE, "dil_call.size must be %zu, got %zu",
                     sizeof *c, c->size);
-  r->B = c->q.shape[0];
-  r->N = c->q.shape[1];
-  r->M = c->k.shape[1];
-  if (r->B < 0 || r->N < 0 || r->M < 0 || r->B > INT32_MAX ||
-      r->N > DIL_LENGTH_MAX || r->M > DIL_LENGTH_MAX)
+  int64_t B = c->q.shape[0], N = c->q.shape[1], M = c->k.shape[1];
+  if (B < 0 || N < 0 || M < 0 || B > INT32_MAX || N > DIL_LENGTH_MAX ||
+      M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "batch and lengths must be within 0 and %d",
                     DIL_LENGTH_MAX);
-  const int64_t q[] = {r->B, r->N, table->heads, table->head_dim};
-  const int64_t k[] = {r->B, r->M, table->kv_heads, table->head_dim};
-  const int64_t v[] = {r->B, r->M, table->kv_heads, table->value_dim};
-  const int64_t o[] = {r->B, r->N, table->heads, table->value_dim};
+  const int64_t q[] = {B, N, table->heads, table->head_dim};
+  const int64_t k[] = {B, M, table->kv_heads, table->head_dim};
+  const int64_t v[] = {B, M, table->kv_heads, table->value_dim};
+  const int64_t o[] = {B, N, table->heads, table->value_dim};
   dil_status status = cpu_run_check_tensor("q", &c->q, table->dtype, q);
   if (!status) status = cpu_run_check_tensor("k", &c->k, table->dtype, k);
   if (!status) status = cpu_run_check_tensor("v", &c->v, table->dtype, v);
   if (!status) status = cpu_run_check_tensor("o", &c->o, table->dtype, o);
   if (!status) status = cpu_run_check_lse(r);
-  if (!status) status = cpu_run_check_lengths(r);
+  if (!status && documents_given(c)) status = documents_check_shape(c);
+  if (status) return status;
+  r->B = documents_count(c);
+  r->N = documents_queries(c);
+  r->M = documents_keys(c);
+  status = cpu_run_check_lengths(r);
   double scale = table->runtime_scale ? c->scale : table->scale;
   if (!status && !isfinite(scale))
     status = dil_fail(DIL_USAGE, "the softmax scale must be finite, got %g",
@@ -160,6 +165,13 @@ dil_variant cpu_run_variant(const cpu_run *r, const dil_pass *pass) {
                                                                   : DIL_TILES;
 }
 
+unsigned cpu_run_variants(const cpu_run *r) {
+  unsigned mask = 0;
+  for (int32_t p = 0; p < r->table->pass_count; p++)
+    mask |= 1u << cpu_run_variant(r, &r->table->passes[p]);
+  return mask;
+}
+
 /* ---- one run ------------------------------------------------------------- */
 
 finish cpu_run_finish(const cpu_run *r, int32_t head) {
@@ -216,9 +228,9 @@ void cpu_run_env_init(const cpu_run *r, int64_t b, int32_t h,
   const dil_shard *shard = r->shard;
   const dil_call *c = r->call;
   *env = (cpu_run_env){
-      .env = {.batch = (int32_t)(shard ? shard->batch + b : b),
+      .env = {.batch = (int32_t)(shard ? shard->batch + b : r->document + b),
               .head = shard ? shard->head + h : h,
-              .B = (int32_t)(shard ? shard->B : r->B),
+              .B = (int32_t)(shard ? shard->B : (r->packed ? r->packed : r)->B),
               .N = (int32_t)(shard ? shard->N : r->N),
               .M = (int32_t)(shard ? shard->M : cpu_run_keys(r, b)),
               .seed_low = c->seed_at ? c->seed_at[0] : (uint32_t)c->seed,

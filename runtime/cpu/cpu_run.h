@@ -22,7 +22,10 @@ typedef struct cpu_run {
   const dil_call *call;
   dil_threads *threads;
   const dil_shard *shard;  /* NULL: the call is the whole sequence */
-  int64_t B, N, M;         /* rows of the call */
+  int64_t B, N, M;         /* rows of the call; of a packed one its documents,
+                              and the rows of the longest */
+  const struct cpu_run *packed; /* the packed call that this document is of */
+  int64_t document;        /* its number there */
   float scale;
   float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
   bool drop;
@@ -68,6 +71,8 @@ dil_status cpu_run_check_tensor(const char *name, const dil_tensor *t,
                                 dil_dtype dtype, const int64_t want[4]);
 /* The variant of code that a pass of this run takes. */
 dil_variant cpu_run_variant(const cpu_run *r, const dil_pass *pass);
+/* The variants of all passes, as bits. */
+unsigned cpu_run_variants(const cpu_run *r);
 /* Scratch bytes of the whole run, and the run in that much memory. */
 int64_t cpu_run_bytes(const cpu_run *r);
 dil_status cpu_run_passes(cpu_run *r, char *memory);
@@ -103,6 +108,32 @@ typedef struct cpu_run_env {
   const cpu_run *run;
 } cpu_run_env;
 void cpu_run_env_init(const cpu_run *r, int64_t b, int32_t h, cpu_run_env *env);
+
+/* ---- packed.c: calls of documents ---------------------------------------- */
+
+/* A run of document b, on the threads of the packed run. `call` gets its call. */
+cpu_run packed_document(const cpu_run *r, int64_t b, dil_call *call);
+unsigned packed_variants(const cpu_run *r);
+int64_t packed_bytes(const cpu_run *r);
+dil_status packed_passes(cpu_run *r, char *memory);
+/* Does `work` once for each document that is not empty, of a run that is packed:
+ * those with much work one after the other on all threads, the others one a
+ * thread. `bytes` says how much memory work on a document needs on its
+ * threads; `memory` holds packed_share_bytes. */
+typedef struct packed_work {
+  const cpu_run *run;
+  const void *context;
+  bool in_turn; /* all documents are, in their order, on all threads */
+  int64_t (*bytes)(const struct packed_work *w, cpu_run *document, int64_t b);
+  dil_status (*work)(const struct packed_work *w, cpu_run *document, int64_t b,
+                     char *memory);
+} packed_work;
+int64_t packed_share_bytes(const packed_work *w);
+dil_status packed_share(const packed_work *w, char *memory);
+/* Rows behind the last document, of o, of lse or of a gradient. */
+dil_status packed_clear_rows(const cpu_run *r, const dil_tensor *t,
+                             int64_t from);
+void packed_clear_lse(const dil_tensor *t, int64_t from);
 
 /* ---- sink.c: what rows begin with ---------------------------------------- */
 

@@ -30,6 +30,7 @@ typedef struct cpu_gradient_run {
   double *sums;
   int32_t copies;
   int64_t sums_length, at[DIL_INPUT_MAX];
+  const struct cpu_gradient_run *packed; /* whose sums a document adds to */
 } cpu_gradient_run;
 
 /* ---- backward.c ---------------------------------------------------------- */
@@ -40,6 +41,20 @@ dil_status gradient_run_check(cpu_run *r, const dil_backward_call *call);
 int64_t gradient_run_bytes(cpu_run *r, const dil_backward_call *call);
 dil_status gradient_run_all(cpu_run *r, const dil_backward_call *call,
                             char *memory);
+
+/* The gradients of a document of the packed run `of`, and the scratch bytes for
+ * them. */
+int64_t gradient_document_bytes(const cpu_gradient_run *of, cpu_run *document,
+                                const dil_backward_call *call);
+dil_status gradient_document_run(const cpu_gradient_run *of, cpu_run *document,
+                                 const dil_backward_call *call, char *memory);
+/* Writes the gradients of inputs from their sums. */
+void gradient_store_inputs(const cpu_gradient_run *g);
+
+/* ---- packed_gradient.c --------------------------------------------------- */
+
+int64_t packed_gradient_bytes(const cpu_gradient_run *g);
+dil_status packed_gradient_run(cpu_gradient_run *g, char *memory);
 
 /* ---- gradient_tile.c ----------------------------------------------------- */
 

@@ -98,7 +98,7 @@ static input_bounds input_bounds_size(const dil_tensor *t) {
 }
 
 int64_t input_bounds_bytes(const cpu_run *r) {
-  if (r->table->input_count == 0) return 0;
+  if (r->table->input_count == 0 || r->packed) return 0;
   int64_t bytes =
       round_up((int64_t)sizeof(input_bounds) * r->table->input_count, 64);
   for (int32_t i = 0; i < r->table->input_count; i++) {

@@ -107,6 +107,9 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
   dil_status status =
       shard ? dil_shard_check(&checked) : dil_run_check(&checked);
   if (status) return status;
+  if (call->packed.queries)
+    return dil_fail(DIL_UNSUPPORTED, "kernels of a GPU do not take offsets_q "
+                    "in this build");
   *r = (cuda_run){.device = k->device,
                   .table = k->table,
                   .call = call,

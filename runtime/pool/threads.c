@@ -202,10 +202,22 @@ static dil_status run_hosted(dil_threads *t, int64_t count) {
                   "tasks not done", atomic_load(&t->gate), (int)tasks);
 }
 
+/* Items of work inside of an item, in the mode that the outer one set. */
+static void run_alone(int64_t count,
+                      void (*work)(void *context, int64_t index,
+                                   int32_t worker),
+                      void *context) {
+  for (int64_t index = 0; index < count; index++) work(context, index, 0);
+}
+
 dil_status dil_threads_run(dil_threads *t, int64_t count,
                            void (*work)(void *context, int64_t index,
                                         int32_t worker),
                            void *context) {
+  if (!t) {
+    run_alone(count, work, context);
+    return DIL_OK;
+  }
   if (t->process != getpid())
     return dil_fail(DIL_USAGE, "this pool of threads was made before a fork; "
                     "make a new one in the child");
@@ -298,5 +310,5 @@ void dil_threads_free(dil_threads *t) {
 }
 
 int32_t dil_threads_count(const dil_threads *t) {
-  return t->count;
+  return t ? t->count : 1;
 }

@@ -131,6 +131,41 @@ has_lengths() {
   "$DIL" run $small --batch 3 --random 2 --lengths "$TMP/lengths.npy" --check
 }
 is "lengths" has_lengths
+# Documents of 10, 0 and 57 rows, and one of 33 more keys.
+packed() { # options...
+  array '<i4' '(4,)' '\0\0\0\0\012\0\0\0\012\0\0\0\103\0\0\0' \
+    >"$TMP/offsets.npy"
+  array '<i4' '(4,)' '\0\0\0\0\053\0\0\0\053\0\0\0\144\0\0\0' \
+    >"$TMP/more.npy"
+  "$DIL" run examples/longnet.dil -D w=16 --offsets "$TMP/offsets.npy" \
+    --random 2 --check "$@"
+}
+is "documents" packed
+is "documents, with rows of nobody" packed --seq 70 --keys 80
+is "documents and more keys" packed --key-offsets "$TMP/more.npy"
+is "documents, by the oracle" packed --device oracle
+is "gradients of documents" packed --backward
+is "documents want a batch of one" says "offsets.npy' has 1" packed --batch 2
+is "documents end with the rows" says \
+  "'$TMP/offsets.npy' ends at 67, but --seq has 60 queries" packed --seq 60
+array '<i4' '(2,)' '\0\0\0\0\103\0\0\0' >"$TMP/one.npy"
+is "as many documents of keys" says \
+  "offsets.npy' has 3 documents, but '$TMP/one.npy' has 1" \
+  packed --key-offsets "$TMP/one.npy"
+is "documents and lengths" says "--offsets cannot be used with --lengths" \
+  packed --lengths "$TMP/lengths.npy"
+is "documents and chunks" says "--offsets cannot be used with --stream" \
+  packed --stream
+is "documents and a ring" says "--offsets cannot be used with" \
+  "$DIL" run examples/longnet_ring.dil -D w=32 --topology four --random 1 \
+  --offsets "$TMP/offsets.npy"
+falls() {
+  array '<i4' '(4,)' '\0\0\0\0\012\0\0\0\011\0\0\0\103\0\0\0' \
+    >"$TMP/falls.npy"
+  says "falls at element 2, from 10 to 9: offsets are sums of lengths" \
+    "$DIL" run examples/causal.dil --offsets "$TMP/falls.npy" --random 1
+}
+is "offsets that fall" falls
 # Axes and elements as other libraries have them.
 turned() {
   array '<f4' '(1, 3, 2, 1)' "$(printf '%024d' 0 | sed 's/0/\\0/g')" \

@@ -47,6 +47,7 @@ run random_hash --seq 500 --random 1
 run sinks -D w=64 --seq 600 --random 1
 run softcap --seq 600 --random 1 --batch 2
 run gpt_oss -D w=64 --seq 300 --random 1 --input z=random
+run causal --random 5 --offsets $data/offsets.npy
 run decode_gqa --seq 1 --keys 3000 --random 1 --batch 3
 run union --seq 700 --random 1
 run longnet_ring -D w=32 --seq 1500 --random 1 --topology four

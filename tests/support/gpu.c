@@ -268,6 +268,9 @@ void gpu_copy_up(const data *d, gpu_copy *to) {
   }
   call->inputs = to->inputs;
   call->lengths = device_address(d, memory, call->lengths);
+  dil_packed *packed = &call->packed;
+  packed->queries = device_address(d, memory, packed->queries);
+  packed->keys = device_address(d, memory, packed->keys);
 }
 
 void gpu_copy_down(data *d, gpu_copy *from, bool outputs) {

@@ -11,8 +11,7 @@
 #include <string.h>
 
 static void *must_allocate(void *memory) {
-  if (memory == NULL) abort();
-  return memory;
+  return memory ? memory : (abort(), NULL);
 }
 
 /* Relative L2 of o and absolute error of lse that a dtype may have. No element
@@ -264,6 +263,7 @@ data *data_new(const tested_pattern *s, call_shape shape) {
   ask_oracle(d);
   make_lengths(d, shape.told);
   make_outputs(d);
+  if (shape.offsets) documents_pack(d);
   return d;
 }
 

@@ -130,13 +130,17 @@ typedef struct call_shape {
   double scale;            /* for `scale runtime` */
   const int32_t *lengths;  /* [batch] or NULL */
   const int32_t *told;     /* what the call says in their place; NULL: them */
+  /* [documents + 1], of a packed call, which is `clean` and of batch 1;
+   * key_offsets NULL: offsets. */
+  const int32_t *offsets, *key_offsets;
+  int64_t documents;
   /* Values of a declared input; NULL: small numbers of each kind. */
   double (*input)(int32_t index, const int64_t *at, const int64_t *shape);
   /* Rewrites an element of q, k or v (tensor 0, 1, 2); NULL: as it is. */
   double (*element)(int32_t tensor, const int64_t *at, double value);
 } call_shape;
 
-enum { NUMERIC_GUARDS = 7 + DIL_INPUT_MAX };
+enum { NUMERIC_GUARDS = 9 + 2 * DIL_INPUT_MAX };
 
 typedef struct data {
   const pattern *pattern;
@@ -154,6 +158,10 @@ typedef struct data {
 
 data *data_new(const tested_pattern *s, call_shape shape);
 void data_free(data *d);
+
+/* documents.c: makes of a call one of the shape's documents, with inputs in their
+ * sizes and the oracle's answer. */
+void documents_pack(data *d);
 
 /* Runs the kernel; "" or what is wrong with guards, o or lse. The text lives
  * until the next call. */

@@ -154,7 +154,9 @@ class Arguments(_Sized):
                 ("lengths", TensorPointer), ("seed", ctypes.c_uint64),
                 ("scale", ctypes.c_double), ("stream", ctypes.c_void_p),
                 ("o_flags", ctypes.c_uint64), ("lse_flags", ctypes.c_uint64),
-                ("seed_tensor", TensorPointer)]
+                ("seed_tensor", TensorPointer),
+                ("offsets_q", TensorPointer), ("offsets_k", TensorPointer),
+                ("longest_q", ctypes.c_int64), ("longest_k", ctypes.c_int64)]
 
 
 class Gradients(_Sized):

@@ -14,6 +14,8 @@ typedef struct bent { /* a call, and its tensors to spoil */
   int64_t strides[4];
   int64_t shape[4];
   DLTensor lengths;
+  DLTensor offsets;
+  int64_t offset_count;
 } bent;
 
 static void q_missing(bent *b) { b->a->q = NULL; }
@@ -106,6 +108,72 @@ static void lengths_apart(bent *b) {
     b->call.tensor[i].shape[0] = 2;
 }
 
+/* Two documents of the 96 rows. */
+static void offsets_of(bent *b, int32_t border, int32_t bits) {
+  static int32_t value[3];
+  value[1] = border;
+  value[2] = 96;
+  b->offset_count = 3;
+  b->offsets = (DLTensor){.data = value,
+                          .device = {kDLCPU, 0},
+                          .ndim = 1,
+                          .dtype = {kDLInt, (uint8_t)bits, 1},
+                          .shape = &b->offset_count};
+  b->a->offsets_q = &b->offsets;
+  b->a->longest_q = 90;
+}
+static void offsets_fall(bent *b) { offsets_of(b, 97, 32); }
+static void offsets_long(bent *b) { offsets_of(b, 5, 32); }
+static void offsets_longest(bent *b) {
+  offsets_of(b, 50, 32);
+  b->a->longest_q = 97;
+}
+static void offsets_type(bent *b) { offsets_of(b, 9, 64); }
+static void offsets_empty(bent *b) {
+  offsets_of(b, 9, 32);
+  b->offset_count = 0;
+}
+static void offsets_nowhere(bent *b) {
+  offsets_of(b, 9, 32);
+  b->offsets.data = NULL;
+}
+static void offsets_apart(bent *b) {
+  static int64_t apart = 2;
+  offsets_of(b, 9, 32);
+  b->offsets.strides = &apart;
+}
+static void offsets_batch(bent *b) {
+  offsets_of(b, 48, 32);
+  for (int i = DIL_TENSOR_Q; i <= DIL_TENSOR_LSE; i++)
+    b->call.tensor[i].shape[0] = 2;
+}
+static void offsets_lengths(bent *b) {
+  offsets_of(b, 48, 32);
+  lengths_of(b, 9, 32);
+}
+static void offsets_of_keys_alone(bent *b) {
+  offsets_of(b, 48, 32);
+  b->a->offsets_k = b->a->offsets_q;
+  b->a->offsets_q = NULL;
+}
+static void offsets_of_fewer_keys(bent *b) {
+  static DLTensor keys;
+  static int64_t count = 2;
+  offsets_of(b, 48, 32);
+  keys = b->offsets;
+  keys.shape = &count;
+  b->a->offsets_k = &keys;
+}
+static void longest_alone(bent *b) { b->a->longest_k = 4; }
+static void longest_differs(bent *b) {
+  offsets_of(b, 48, 32);
+  b->a->longest_k = 4;
+}
+static void o_is_offsets(bent *b) {
+  offsets_of(b, 48, 32);
+  b->offsets.data = b->o->data;
+}
+
 static const struct {
   void (*spoil)(bent *b);
   const char *words;
@@ -153,6 +221,23 @@ static const struct {
     {lengths_many, "lengths must be i32 [1], got i32 [2]"},
     {lengths_nowhere, "lengths has no memory"},
     {lengths_apart, "lengths must be contiguous, the stride is 2"},
+    {offsets_fall, "offsets_q falls at element 2, from 97 to 96: offsets are "
+                   "sums of lengths"},
+    {offsets_long, "document 1 of offsets_q has 91 rows, and longest_q is 90"},
+    {offsets_longest, "longest_q must be the rows of the longest document, "
+                      "within 0 and 96, got 97"},
+    {offsets_type, "offsets_q must be i32, got int64 (DLPack code 0, lanes 1)"},
+    {offsets_empty, "offsets_q must be i32 [B + 1], got i32 [0]"},
+    {offsets_nowhere, "offsets_q has no memory"},
+    {offsets_apart, "offsets_q must be contiguous, the stride is 2"},
+    {offsets_batch, "the batch of q and k must be 1 in a packed call, got 2 "
+                    "and 2"},
+    {offsets_lengths, "lengths cannot be used with offsets_q"},
+    {offsets_of_keys_alone, "offsets_k is given, and offsets_q is not"},
+    {offsets_of_fewer_keys, "offsets_k has 2 elements, and offsets_q 3"},
+    {longest_alone, "longest_k is given, and offsets_q is not"},
+    {longest_differs, "longest_k is 4 and longest_q 90: offsets_q serves both"},
+    {o_is_offsets, "o is an output and shares memory with offsets_q"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
