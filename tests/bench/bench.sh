@@ -55,6 +55,14 @@ row decode-8 examples/decode_gqa.dil --seq 8 --keys 32768 --threads 1
 row causal-8192 examples/causal.dil --seq 8192 --threads 1
 row longformer-16384 examples/longformer.dil --seq 16384 --threads 1
 
+# Patterns besides LongNet. Their rate beside that of `dense` is what their kept
+# pairs cost.
+for name in dense past sliding sinks prefix dilated strided longformer \
+  neighborhood blocks128 blocks64 alibi softcap; do
+  row "pattern-$name" $here/patterns.dil -k $name -D n=4 --dtype f32 \
+    --seq 16384 --threads 1 --repeat 3
+done
+
 # Gradients alone, counted at 10 D a pair.
 for d in 64 128; do
   for type in f32 bf16 f16; do

@@ -27,6 +27,7 @@ try:
     import torch_dense
     import torch_flex
     import torch_longnet
+    import torch_masks
 except ImportError as reason:
     torch = None
     missing = reason
@@ -49,10 +50,19 @@ class Case:
     causal: bool = False
     combine: str = "softmax"
     mask: str = ""                # in place of the branches
+    kernel: str = ""              # of patterns.dil, or of an example
+    file: str = "tests/bench/patterns.dil"
+    backward: bool = False        # its gradients are timed
+    batch: int = 1
+    keys: int = 0                 # 0: as many as queries
+    kv_heads: int = 0
     peers: object = None          # module of peers/
 
     def text(self):
         """The case as a .dil file."""
+        if self.kernel:
+            with open(self.file) as file:
+                return file.read()
         ways = "".join(f" branch {{ segment {s}; dilation {r}; }}"
                        for s, r in zip(self.segments, self.dilations))
         if self.mask:
@@ -93,7 +103,42 @@ def all_cases():
         for r in (1, 4, 16) if d < 256 else (1, 4):
             cases.append(Case(f"branch-d{d}-r{r}", 32768 * r, 16, d,
                               (2048 * r,), (r,), peers=peers("torch_dense")))
+    return cases + pattern_cases(peers("torch_masks"))
+
+
+def pattern_cases(peers):
+    """What attends to what besides LongNet, and decoding."""
+    lengths = {"sinks": 32768, "sliding": 32768}
+    cases = [Case(f"pattern-{name}", lengths.get(name, 16384), 16, 64, (), (),
+                  kernel=name, peers=peers)
+             for name in ("past", "sliding", "sinks", "prefix", "dilated",
+                          "strided", "longformer", "neighborhood", "documents",
+                          "blocks128", "blocks64", "alibi", "softcap", "drops")]
+    cases += [Case("pattern-blocks128-d128", 16384, 16, 128, (), (),
+                   kernel="blocks128", peers=peers)]
+    cases += [Case(f"backward-{name}", 16384, 16, 64, (), (), kernel=name,
+                   backward=True, peers=peers)
+              for name in ("past", "sinks", "alibi", "documents", "blocks128")]
+    cases += [Case(f"decode-{batch}-{keys}", 1, heads, width, (), (),
+                   kernel="decode_gqa", file="examples/decode_gqa.dil",
+                   batch=batch, keys=keys, kv_heads=8, peers=peers)
+              for batch, keys, heads, width in
+              ((1, 131072, 32, 128), (8, 8192, 32, 128), (64, 32768, 32, 128),
+               (128, 4096, 64, 64))]
     return cases
+
+
+def options_of(case, folder):
+    """What `turns` is told of a case, besides its length."""
+    if not case.kernel:
+        return []
+    words = ["--heads", str(case.heads), "--kv-heads",
+             str(case.kv_heads or case.heads), "--head-dim", str(case.width),
+             "--batch", str(case.batch)]
+    words += ["-k", case.kernel] * (case.file == Case.file)
+    words += ["--keys", str(case.keys)] * bool(case.keys)
+    words += ["--backward"] * case.backward
+    return words + (torch_masks.inputs_of(case, folder) if torch else [])
 
 
 # ---- ours -------------------------------------------------------------------
@@ -101,11 +146,11 @@ def all_cases():
 class Ours:
     """A `turns` process: its kernel is made, and it waits for its turns."""
 
-    def __init__(self, path, cache, queries, **more):
+    def __init__(self, path, cache, queries, options, **more):
         build = os.environ.get("BUILD", "build")
         self.process = subprocess.Popen(
             [build + "/tests/bench/turns", path, "--device", "cuda", "--random",
-             "1", "--seq", str(queries)],
+             "1", "--seq", str(queries), *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=os.environ | {"DIL_MODULE_DIR": build, "DIL_CACHE_DIR": cache}
             | more)
@@ -135,11 +180,14 @@ def ours_of(case, folder):
     cache = os.path.join(folder, case.name)
     with open(path, "w") as out:
         out.write(case.text())
-    first = Ours(path, cache, 256, CUDA_CACHE_DISABLE="1")
+    options = options_of(case, folder)
+    # A call that brings an input has its length already.
+    few = case.queries if case.kernel else 256
+    first = Ours(path, cache, few, options, CUDA_CACHE_DISABLE="1")
     if first.good:
         first.turn(1)
     cold = first.finish().get("compile_seconds")
-    return Ours(path, cache, case.queries), cold
+    return Ours(path, cache, case.queries, options), cold
 
 
 # ---- turns ------------------------------------------------------------------
