@@ -82,6 +82,22 @@ static double slow_of(const pattern *p, bool fast, int32_t tile_keys) {
          (1 + slowness[fast].keys / tile_keys);
 }
 
+/* How much longer a block takes the fast kernel whose scores are rewritten, by
+ * their form, and with dropout: measured at heads of 64 (tests/bench/NOTES.md).
+ * Wider heads hide a part of it. */
+static double pair_work_of(const pattern *p, const dil_cuda_code *code) {
+  enum { NARROW = 64 };
+  static const double forms[] = {[CUDA_SCORE_ANY] = 2.5,
+                                 [CUDA_SCORE_LINEAR] = 1.2,
+                                 [CUDA_SCORE_CAPPED] = 1.9};
+  double dim = (double)(p->head_dim + p->value_dim) / 2, more = 0;
+  if (!is_fast(code)) return 1;
+  if (code->knob[HOPPER_KNOB_SCORES])
+    more += forms[code->knob[HOPPER_KNOB_FORM]] - 1;
+  if (code->knob[HOPPER_KNOB_DROPS]) more += 0.55;
+  return 1 + more * fmin(NARROW / dim, 1);
+}
+
 double cost_gpu_block_bytes(const pattern *p) {
   enum { ROWS = 192, KEYS = 128 };
   const cuda_chip *chip = cuda_chip_measured();
@@ -141,8 +157,8 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   if (c->dedup && n->pairs > 0) visited *= n->distinct / n->pairs;
   double each = cost_flops(p, visited) / (tiles * parts);
   const cuda_chip *chip = chip_like(c->facts);
-  double slow =
-      slow_of(p, is_fast(code), code->tile_keys) * waiting(code, blocks);
+  double slow = slow_of(p, is_fast(code), code->tile_keys) *
+                waiting(code, blocks) * pair_work_of(p, code);
   double computed = turns_of(c, tiles * parts, blocks * c->facts->processors) *
                     blocks * each * slow / rate_of(p, chip);
   double moved = (double)c->B * cost_bytes(p, c->N, c->M) / chip->memory *

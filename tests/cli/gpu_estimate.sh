@@ -143,4 +143,21 @@ is "causal, by the general kernels, D 64" near 13.7 \
   "heads 16; head_dim 64; causal; branch { }" --seq 16384 --force general
 is "causal, by the general kernels, D 128" near 21.8 \
   "heads 16; head_dim 128; causal; branch { }" --seq 16384 --force general
+
+# The same of runs forward, of patterns.dil.
+forward() { # measured, pattern, options...
+  measured=$1
+  name=$2
+  shift 2
+  "$DIL" explain tests/bench/patterns.dil -k "$name" "$@" --cuda sm_90a \
+    --json | sed -n 's/.*"predicted_seconds": \([^,}]*\).*/\1/p' | head -1 |
+    awk -v m="$measured" '{ r = $1 * 1e3 / m; print $1 * 1e3, "of", m
+      good = r > 1 / 1.3 && r < 1.3 } END { exit !good }'
+}
+is "causal" forward 1.10 past --seq 16384
+is "a window" forward 0.41 sliding --seq 32768
+is "a window and first keys" forward 0.475 sinks --seq 32768
+is "a prefix" forward 1.11 prefix --seq 16384
+is "ALiBi" forward 1.35 alibi --seq 16384
+is "a soft cap" forward 2.13 softcap --seq 16384
 exit $bad
