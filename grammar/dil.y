@@ -84,6 +84,13 @@ static statement *block(statement *s, statement_list children) {
   s->child = children.first;
   return s;
 }
+
+/* The lists that a table is made of: names of two inputs. */
+static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
+                             span cols_at, const char *cols) {
+  return plain(r, WORD_FROM, rows_at, term_name(r, rows_at, rows),
+               term_name(r, cols_at, cols));
+}
 }
 
 %token YYEOF 0 "end of file"
@@ -130,7 +137,7 @@ static statement *block(statement *s, statement_list children) {
 %nterm <word> layout link exchange direction count_word
 %nterm <const char *> branch_name
 %nterm <term *> expr number
-%nterm <term_list> exprs
+%nterm <term_list> exprs dimensions
 
 %%
 
@@ -204,10 +211,16 @@ pattern_statement:
 | "segments" exprs ';' { $$ = listed(r, WORD_SEGMENTS, @1, $2); }
 | "dilations" exprs ';' { $$ = listed(r, WORD_DILATIONS, @1, $2); }
 | "combine" combine ';' { $$ = chosen(r, WORD_COMBINE, @1, $2, @2); }
-| "input" NAME ':' element_type '[' exprs ']' differentiated ';' {
+| "input" NAME ':' element_type '[' dimensions ']' differentiated ';' {
     $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
-    named($$, $NAME, @NAME)->args = $exprs;
+    named($$, $NAME, @NAME)->args = $dimensions;
     $$->option = $differentiated;
+  }
+| "input" NAME[name] ':' element_type '[' dimensions ']' "from" NAME[rows] ','
+  NAME[cols] ';' {
+    $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
+    named($$, $name, @name)->args = $dimensions;
+    $$->child = from_lists(r, @rows, $rows, @cols, $cols);
   }
 | "dropout" expr ';' { $$ = plain(r, WORD_DROPOUT, @1, $2, NULL); }
 | "gradient" gradient ';' { $$ = chosen(r, WORD_GRADIENT, @1, $2, @2); }
@@ -219,6 +232,12 @@ pattern_statement:
 branch_name:
   %empty { $$ = NULL; }
 | NAME
+
+/* `*` is whatever the call brings. */
+dimensions:
+  exprs
+| '*' { $$ = term_list_add((term_list){0}, term_name(r, @1, "*")); }
+| exprs ',' '*' { $$ = term_list_add($1, term_name(r, @3, "*")); }
 
 differentiated: %empty { $$ = WORD_NONE; } | "gradient" { $$ = WORD_GRADIENT; }
 
@@ -256,9 +275,14 @@ common:
 | "score" expr ';' { $$ = plain(r, WORD_SCORE, @1, $2, NULL); }
 | "sink" expr ';' { $$ = plain(r, WORD_SINK, @1, $2, NULL); }
 | "block" expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, NULL); }
+| "block" expr ',' expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, $4); }
 | "keep" expr ';' { $$ = plain(r, WORD_KEEP, @1, $2, NULL); }
 | "keep" "from" NAME ';' {
     $$ = named(chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $3, @3);
+  }
+| "keep" "from" NAME[rows] ',' NAME[cols] ';' {
+    $$ = named(chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $rows, @rows);
+    $$->child = from_lists(r, @rows, $rows, @cols, $cols);
   }
 | "keep" "top" expr "by" "mean" ';' {
     $$ = chosen(r, WORD_KEEP, @1, WORD_TOP, @2);

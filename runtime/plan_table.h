@@ -71,7 +71,15 @@ typedef struct dil_input {
    * what tells its elements apart, as bits of DIL_APART_... */
   bool in_scores, in_sinks;
   uint8_t apart;
+  /* Of a table that the run time makes of lists of blocks (lists.h): which
+   * inputs hold them, and the sizes of its blocks. All 0: the call brings the
+   * input. */
+  uint8_t rows, cols;
+  int32_t query_block, block;
 } dil_input;
+
+/* The size of a dimension that is whatever the call brings. */
+enum { DIL_ANY_SIZE = -1 };
 
 /* Every read of an input has i, h or b itself as one of its indices: pairs that
  * differ there never read one element. */
@@ -97,11 +105,17 @@ typedef struct dil_table {
   bool sinks;               /* rows begin with dil_code.sink */
   uint64_t sink_branches;   /* branches with sinks of their own */
   bool lse_allowed;
+  int32_t made_count;       /* tables made of lists: they follow the inputs */
   const dil_branch *branches;
   const dil_pass *passes;
   const dil_predicate *predicates;
   const dil_input *inputs;
 } dil_table;
+
+/* What expressions read: the inputs of a call and the tables made of them. */
+static inline int32_t dil_table_reads(const dil_table *t) {
+  return t->input_count + t->made_count;
+}
 
 #pragma GCC visibility pop
 #endif

@@ -94,7 +94,9 @@ dil_status call_tensor_random(call_setup *b, uint32_t seed, uint32_t number,
 const char *call_tensor_shape_text(arena *a, const dil_tensor *tensor) {
   const char *text = "[";
   for (int32_t i = 0; i < tensor->rank; i++)
-    text = arena_print(a, "%s%s%lld", text, i ? ", " : "",
-                       (long long)tensor->shape[i]);
+    text = tensor->shape[i] == DIL_ANY_SIZE
+               ? arena_print(a, "%s%s*", text, i ? ", " : "")
+               : arena_print(a, "%s%s%lld", text, i ? ", " : "",
+                             (long long)tensor->shape[i]);
   return arena_print(a, "%s]", text);
 }

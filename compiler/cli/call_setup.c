@@ -118,6 +118,7 @@ static bool branch_keeps_by(const branch *b, int32_t input) {
 }
 
 bool call_input_decides(const pattern *p, int32_t input) {
+  if (call_lists_of(p, input) >= 0) return true;
   for (int32_t i = 0; i < p->branch_count; i++)
     if (branch_keeps_by(&p->branch[i], input)) return true;
   return false;
@@ -156,7 +157,7 @@ static dil_status input_shape(const call_setup *b, int32_t index,
   for (int32_t axis = 0; axis < b->pattern->input[index].rank; axis++) {
     shape[axis] =
         expr_eval(b->pattern->dimension[index][axis], &point, false).integer;
-    if (shape[axis] < 0)
+    if (shape[axis] < 0 && shape[axis] != DIL_ANY_SIZE)
       return dil_fail(DIL_INPUT,
                       "dimension %d of input '%s' is %lld with %d queries and "
                       "%d keys",
@@ -208,7 +209,11 @@ dil_status call_load_array(call_setup *b, const char *what, const char *path,
   dil_status status = dil_npy_read(path, &file);
   if (status) return status;
   add_input_batch(want, &file.tensor);
-  if (!has_same_shape(&file.tensor, want))
+  dil_tensor sized = *want;
+  int32_t last = sized.rank - 1;
+  if (file.tensor.rank == sized.rank && sized.shape[last] == DIL_ANY_SIZE)
+    sized.shape[last] = file.tensor.shape[last];
+  if (!has_same_shape(&file.tensor, &sized))
     status = dil_fail(DIL_INPUT, "%s is %s here, but '%s' is %s", what,
                       call_tensor_shape_text(b->arena, want), path,
                       call_tensor_shape_text(b->arena, &file.tensor));
@@ -235,8 +240,10 @@ static dil_status make_input(call_setup *b, int32_t index, bool needed) {
   dil_tensor want = b->inputs[index];
   if (strcmp(path, "random"))
     return call_load_array(b, what, path, &want, &b->inputs[index]);
+  if (shape[in->rank - 1] == DIL_ANY_SIZE)
+    shape[in->rank - 1] = call_lists_length(b, index);
   status = call_tensor_new(b, in->dtype, in->rank, shape, &b->inputs[index]);
-  if (status) return status;
+  if (status || call_lists_random(b, index, 3 + (uint32_t)index)) return status;
   return call_tensor_random(b, b->options->random, 3 + (uint32_t)index,
                             &b->inputs[index]);
 }
@@ -245,6 +252,7 @@ dil_status call_setup_inputs(call_setup *b, bool all) {
   dil_status status = check_array_names(b);
   for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
     status = make_input(b, i, all || call_input_decides(b->pattern, i));
+  if (!status) status = call_lists_make(b);
   b->call.inputs = b->inputs;
   b->call.input_count = b->pattern->input_count;
   return status;

@@ -123,6 +123,18 @@ dil_status call_packed_load(call_setup *b);
 bool call_packed_row(const call_setup *b, int64_t n, dil_call *document,
                      int64_t *number);
 
+/* ---- call_lists.c: lists of blocks --------------------------------------- */
+
+/* The table that an input is a list of, or -1. */
+int32_t call_lists_of(const pattern *p, int32_t input);
+/* The entries of random lists, where the call is to say how many. */
+int64_t call_lists_length(const call_setup *b, int32_t input);
+/* Fills an input with random lists; false where it is no list. */
+bool call_lists_random(call_setup *b, int32_t input, uint32_t number);
+/* The tables that lists stand for, behind the inputs. DIL_USAGE: an entry is no
+ * block. */
+dil_status call_lists_make(call_setup *b);
+
 /* ---- call_output.c: o and lse -------------------------------------------- */
 
 /* Before any computation: no output overwrites another output or an array of

@@ -13,7 +13,7 @@
 /* The masks, scores and keeps of one level, for one block size. */
 typedef struct keep_level {
   bool checked;
-  int64_t block;
+  int64_t block, query_block;
   int32_t mask_count, score_count;
   expr **mask, **score;
   keeps keeps;
@@ -30,70 +30,6 @@ typedef struct builder {
 } builder;
 
 /* ---- keep ---------------------------------------------------------------- */
-
-/* `name` as it would stand in an input's dimensions. */
-static bool is_dimension(const scope *s, const expr *dimension,
-                         const char *name) {
-  term t = {.kind = TERM_NAME, .at = dimension->at, .name = name};
-  scope inner = scope_at(s, CONTEXT_DIMENSION, "keep");
-  operand o;
-  bool known = builtin_name(&inner, &t, &o);
-  return known && !o.wrong &&
-         expr_same(dimension,
-                   expr_fold(s->c->arena, operand_tree(&inner, &o)));
-}
-
-/* u8 [nb, nb], [H, nb, nb] or [B, H, nb, nb] */
-static bool is_block_table(const scope *s, const pattern *p, int32_t index) {
-  static const char *const sizes[] = {"B", "H", "nb", "nb"};
-  const dil_input *input = &p->input[index];
-  if (input->dtype != DIL_U8 || input->rank < 2) return false;
-  for (int32_t axis = 0; axis < input->rank; axis++) {
-    const expr *dimension = p->dimension[index][axis];
-    const char *size = sizes[DIL_RANK_MAX - input->rank + axis];
-    if (dimension && !is_dimension(s, dimension, size)) return false;
-  }
-  return true;
-}
-
-/* NAME[bi, bj] != 0, with h and b before where the table has them. */
-static expr *table_condition(const scope *s, const statement *from,
-                             int32_t rank) {
-  static const char *const names[] = {"b", "h", "bi", "bj"};
-  term zero = {.kind = TERM_INT, .at = from->name_at}, index[DIL_RANK_MAX];
-  term read = {.kind = TERM_INDEX, .at = from->name_at, .name = from->name,
-               .name_at = from->name_at, .count = rank, .first = index,
-               .next = &zero};
-  for (int32_t axis = 0; axis < rank; axis++)
-    index[axis] = (term){.kind = TERM_NAME, .at = from->name_at,
-                         .name = names[DIL_RANK_MAX - rank + axis],
-                         .next = axis + 1 < rank ? &index[axis + 1] : NULL};
-  term differs = {.kind = TERM_OPERATOR, .at = from->name_at, .op = EXPR_NE,
-                  .count = 2, .first = &read};
-  return check_condition(s, &differs);
-}
-
-static expr *check_keep_from(const scope *s, const statement *from) {
-  const pattern *p = s->pattern;
-  const char *names[DIL_INPUT_MAX];
-  int32_t input = 0;
-  for (; input < p->input_count; input++) {
-    names[input] = p->input[input].name;
-    if (names[input] == from->name) break;
-  }
-  if (input < p->input_count && is_block_table(s, p, input))
-    return table_condition(s, from, p->input[input].rank);
-  if (input == p->input_count)
-    check_error(s->c, from->name_at,
-                check_meant(s->c, from->name, names, p->input_count),
-                "'%s' is not an input", from->name);
-  else
-    check_error(s->c, from->name_at,
-                "it is declared `u8[H, nb, nb]`, `u8[nb, nb]` or "
-                "`u8[B, H, nb, nb]`, of the same block",
-                "input '%s' is not a table of blocks", from->name);
-  return NULL;
-}
 
 static void check_keep_amount(const scope *s, const statement *given,
                               keep *k) {
@@ -112,19 +48,19 @@ static void check_keep_amount(const scope *s, const statement *given,
                 "keep mass must be above 0 and at most 1, got %g", k->amount);
 }
 
-static void check_keep(const scope *s, const statement *given, keep *k) {
+static void check_keep(const scope *s, pattern *p, const statement *given,
+                       keep *k) {
   scope inner = scope_at(s, CONTEXT_KEEP, "keep");
   k->at = given->at;
   if (s->block == SIZE_UNKNOWN)
     check_error(s->c, given->at, "`block 64;` cuts positions into blocks of 64",
                 "'keep' needs a block");
-  if (s->block <= 0) return;
+  if (s->block <= 0 || s->query_block <= 0) return;
   k->kind = given->choice == WORD_TOP    ? KEEP_TOP
             : given->choice == WORD_MASS ? KEEP_MASS
                                          : KEEP_EXPR;
   if (given->choice == WORD_FROM) {
-    k->table = given->name;
-    k->condition = check_keep_from(&inner, given);
+    k->condition = check_keep_from(&inner, p, given, k);
   } else if (k->kind == KEEP_EXPR) {
     k->condition = check_condition(&inner, argument(given, 0));
   } else {
@@ -140,11 +76,13 @@ static int32_t count_statements(const statement *block, word w) {
   return count;
 }
 
-static keep_level check_level(const scope *s, const statement *block) {
+static keep_level check_level(const scope *s, pattern *p,
+                              const statement *block) {
   arena *a = s->c->arena;
   scope mask = scope_at(s, CONTEXT_MASK, "mask");
   scope score = scope_at(s, CONTEXT_SCORE, "score");
-  keep_level l = {.checked = true, .block = s->block};
+  keep_level l = {.checked = true, .block = s->block,
+                  .query_block = s->query_block};
   l.mask = ARENA_ARRAY(a, expr *, count_statements(block, WORD_MASK));
   l.score = ARENA_ARRAY(a, expr *, count_statements(block, WORD_SCORE));
   l.keeps.keep = ARENA_ARRAY(a, keep, count_statements(block, WORD_KEEP));
@@ -154,9 +92,10 @@ static keep_level check_level(const scope *s, const statement *block) {
     if (given->word == WORD_SCORE)
       l.score[l.score_count++] = check_number(&score, argument(given, 0));
     if (given->word == WORD_KEEP)
-      check_keep(s, given, &l.keeps.keep[l.keeps.count++]);
+      check_keep(s, p, given, &l.keeps.keep[l.keeps.count++]);
   }
   if (l.keeps.count) l.keeps.block = s->block;
+  if (l.keeps.count) l.keeps.query_block = s->query_block;
   return l;
 }
 
@@ -172,9 +111,10 @@ static expr **join_exprs(arena *a, expr **first, int32_t first_count,
 
 static void set_levels(builder *w, branch *b, const scope *s,
                        const statement *block) {
-  if (!w->inherited.checked || w->inherited.block != s->block)
-    w->inherited = check_level(s, w->block);
-  keep_level over = w->inherited, own = check_level(s, block);
+  if (!w->inherited.checked || w->inherited.block != s->block ||
+      w->inherited.query_block != s->query_block)
+    w->inherited = check_level(s, w->pattern, w->block);
+  keep_level over = w->inherited, own = check_level(s, w->pattern, block);
   b->mask_count = over.mask_count + own.mask_count;
   b->mask = join_exprs(w->c->arena, over.mask, over.mask_count, own.mask,
                        own.mask_count);
@@ -308,10 +248,7 @@ static void check_head_range(const scope *s, const statement *range,
 /* s is the pattern's; the branch may bring its own block. */
 static scope branch_scope(const builder *w, const statement *block) {
   scope s = *w->sizes;
-  if (!block) return s;
-  scope inner = scope_at(&s, CONTEXT_CONSTANT, "block");
-  s.block = SIZE_WRONG;
-  check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL, &s.block);
+  if (block) check_block(&s, block);
   return s;
 }
 

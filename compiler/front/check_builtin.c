@@ -52,6 +52,8 @@ static const struct builtin {
     {"B", BUILTIN_LEAF, EXPR_BATCH, CONTEXT_SIZED, only_run_time, true},
     {"N", BUILTIN_LEAF, EXPR_N_, CONTEXT_SIZED, only_run_time, true},
     {"M", BUILTIN_LEAF, EXPR_M_, CONTEXT_SIZED, only_run_time, true},
+    {"nbq", BUILTIN_BLOCK, EXPR_M_, CONTEXT_SIZED, only_run_time, false},
+    {"SQ", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, false},
     {"S", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
     {"H", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
     {"HKV", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
@@ -80,6 +82,7 @@ int32_t builtin_names(const char *names[BUILTIN_MAX]) {
 
 static int64_t size_by_name(const scope *s, const char *name) {
   if (!strcmp(name, "S")) return s->block;
+  if (!strcmp(name, "SQ")) return s->query_block;
   if (!strcmp(name, "H")) return s->heads;
   if (!strcmp(name, "HKV")) return s->kv_heads;
   return s->head_dim;
@@ -103,12 +106,13 @@ static operand apply_two(const scope *s, span at, expr_op op, operand a,
   return operand_apply(s, at, op, (operand[]){a, b}, 2);
 }
 
-/* bi = i / S, bj = j / S, nb = ceil(M / S). */
+/* bi = i / SQ, bj = j / S, nbq = ceil(M / SQ), nb = ceil(M / S). */
 static operand block_operand(const scope *s, span at, const char *name) {
-  operand size = size_operand(s, at, name, "S");
+  bool query = !strcmp(name, "bi") || !strcmp(name, "nbq");
+  operand size = size_operand(s, at, name, query ? "SQ" : "S");
   operand x = operand_leaf(s, at, builtin_find(name)->op, TYPE_I32);
   if (size.wrong) return size;
-  if (!strcmp(name, "nb"))
+  if (name[0] == 'n')
     x = apply_two(s, at, EXPR_ADD, x, operand_integer(at, size.integer - 1));
   return apply_two(s, at, EXPR_DIV, x, size);
 }
@@ -244,6 +248,14 @@ static operand predicate_call(const scope *s, const struct predicate *p,
   }
   if (size_operand(s, t->name_at, p->name, "S").wrong)
     return operand_wrong(t->at);
+  if (s->block != s->query_block) {
+    check_error(s->c, t->name_at,
+                "with two sizes `bi` and `bj` are compared by hand: "
+                "`abs(bi * SQ - bj * S) <= W`",
+                "'%s' needs blocks of one size, not %lld and %lld", p->name,
+                (long long)s->query_block, (long long)s->block);
+    return operand_wrong(t->at);
+  }
   return p->spell(s, t->at, args, t->count);
 }
 

@@ -10,7 +10,7 @@
 
 static int32_t input_find(const scope *s, const char *name) {
   if (!s->pattern) return -1;
-  for (int32_t i = 0; i < s->pattern->input_count; i++)
+  for (int32_t i = 0; i < pattern_reads(s->pattern); i++)
     if (s->pattern->input[i].name == name) return i;
   return -1;
 }

@@ -3,6 +3,7 @@
  * Branches and what they inherit are in check_branch.c. */
 #include "checker.h"
 #include <math.h>
+#include <string.h>
 
 enum { HEAD_DIM_MAX = 65536 };
 
@@ -93,12 +94,18 @@ static void check_head_dim(scope *s, pattern *p, const statement *dim) {
   if (s->head_dim == SIZE_UNKNOWN) s->head_dim = SIZE_WRONG;
 }
 
-static void check_block(scope *s, const statement *block) {
-  s->block = SIZE_UNKNOWN;
+void check_block(scope *s, const statement *block) {
+  s->block = s->query_block = SIZE_UNKNOWN;
   if (!block) return;
   scope inner = scope_at(s, CONTEXT_CONSTANT, "block");
-  if (!check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL, &s->block))
+  const term *keys = argument(block, block->args.count > 1);
+  if (!check_count(&inner, keys, 1, COUNT_MAX, NULL, &s->block))
     s->block = SIZE_WRONG;
+  s->query_block = s->block;
+  if (block->args.count > 1 &&
+      !check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL,
+                   &s->query_block))
+    s->query_block = SIZE_WRONG;
 }
 
 /* ---- numbers and words --------------------------------------------------- */
@@ -155,12 +162,12 @@ static bool can_declare(const scope *s, const pattern *p,
   if (check_reserved(s->c, input->name, input->name_at)) return false;
   const symbol *let = symbol_find(s->c, SYMBOL_LET, input->name);
   const char *what = let ? "a let" : NULL;
-  for (int32_t i = 0; i < p->input_count; i++)
+  for (int32_t i = 0; i < pattern_reads(p); i++)
     if (p->input[i].name == input->name) what = "an input";
   if (what)
     check_error(s->c, input->name_at, NULL, "'%s' is already %s", input->name,
                 what);
-  else if (p->input_count == DIL_INPUT_MAX)
+  else if (pattern_reads(p) == DIL_INPUT_MAX)
     check_error(s->c, input->name_at, NULL,
                 "a pattern has at most %d inputs, '%s' is one more",
                 DIL_INPUT_MAX, input->name);
@@ -173,7 +180,19 @@ static bool can_declare(const scope *s, const pattern *p,
   return false;
 }
 
+/* `*` as the last dimension: whatever the call brings. */
+static bool is_any_size(const term *t) {
+  return t->kind == TERM_NAME && !strcmp(t->name, "*");
+}
+
 static void check_dimension(const scope *s, const term *t, expr **dimension) {
+  if (is_any_size(t)) {
+    expr *any = ARENA_NEW(s->c->arena, expr);
+    *any = (expr){.op = EXPR_INT, .type = TYPE_I32, .at = t->at,
+                  .integer = DIL_ANY_SIZE};
+    *dimension = any;
+    return;
+  }
   expr *e = check_integer(s, t);
   if (e && e->op == EXPR_INT && e->integer < 1)
     check_error(s->c, t->at, NULL, "%s must be at least 1, got %lld", s->what,
@@ -196,7 +215,8 @@ static void check_inputs(const scope *s, pattern *p, const statement *block) {
   scope inner = scope_at(s, CONTEXT_DIMENSION, "the dimension of an input");
   inner.pattern = NULL; /* no input gives another its size */
   for (const statement *input = block; input; input = input->next) {
-    if (input->word != WORD_INPUT || !can_declare(s, p, input)) continue;
+    if (input->word != WORD_INPUT || input->child) continue;
+    if (!can_declare(s, p, input)) continue;
     dil_input *added = &p->input[p->input_count];
     added->name = input->name;
     added->dtype = dtype_of(input->choice);
@@ -207,6 +227,9 @@ static void check_inputs(const scope *s, pattern *p, const statement *block) {
       check_dimension(&inner, t, &p->dimension[p->input_count][axis++]);
     p->input_count++;
   }
+  for (const statement *made = block; made; made = made->next)
+    if (made->word == WORD_INPUT && made->child && can_declare(s, p, made))
+      check_made_table(&inner, p, made);
 }
 
 static bool reads_input(const expr *e, int32_t index) {
@@ -237,7 +260,7 @@ static bool is_differentiable(const pattern *p, int32_t index) {
 static void check_gradients(checker *c, const pattern *p,
                             const statement *block) {
   for (const statement *input = block; input; input = input->next) {
-    if (input->word != WORD_INPUT) continue;
+    if (input->word != WORD_INPUT || input->child) continue;
     int32_t index = 0;
     while (p->input[index].name != input->name) index++;
     if (p->input[index].gradient && !is_differentiable(p, index))

@@ -37,7 +37,8 @@ static bool exprs_same(expr **a, int32_t a_count, expr **b, int32_t b_count) {
 }
 
 static bool keeps_same(const keeps *a, const keeps *b) {
-  if (a->block != b->block || a->count != b->count) return false;
+  if (a->block != b->block || a->query_block != b->query_block ||
+      a->count != b->count) return false;
   for (int32_t i = 0; i < a->count; i++) {
     const keep *x = &a->keep[i], *y = &b->keep[i];
     if (x->kind != y->kind || x->amount != y->amount) return false;
@@ -318,8 +319,9 @@ static bool block_reads(const statement *block, const char *input) {
     if (s->word == WORD_KEEP && s->choice == WORD_FROM &&
         !strcmp(s->name, input))
       return true;
+    term_kind kind = s->word == WORD_FROM ? TERM_NAME : TERM_INDEX;
     for (const term *t = s->args.first; t; t = t->next)
-      if (term_has(t, TERM_INDEX, input)) return true;
+      if (term_has(t, kind, input)) return true;
     if (block_reads(s->child, input)) return true;
   }
   return false;
@@ -327,7 +329,7 @@ static bool block_reads(const statement *block, const char *input) {
 
 static void warn_inputs(checker *c, const statement *block) {
   for (const statement *s = block; s; s = s->next)
-    if (s->word == WORD_INPUT && !block_reads(block, s->name))
+    if (s->word == WORD_INPUT && !s->child && !block_reads(block, s->name))
       warn_at(
           c, s->name_at,
           "a call has to bring it all the same; a `mask`, `score`, `keep` or "

@@ -96,6 +96,7 @@ typedef struct scope {
   term_context context;
   const char *what;                         /* the statement, for messages */
   int64_t heads, kv_heads, head_dim, block; /* or SIZE_ */
+  int64_t query_block;                      /* the block of queries, likewise */
   const pattern *pattern; /* whose inputs are seen; NULL: none */
   bool whole;             /* inside int(): computed as masks are, everywhere */
 } scope;
@@ -173,6 +174,14 @@ const term *argument(const statement *s, int32_t index);
 pattern *check_pattern(checker *c, const statement *s);
 void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own);
+/* `block S;` or `block SQ, S;`: sets both sizes of the scope. */
+void check_block(scope *s, const statement *block);
+/* check_lists.c: the condition of `keep from`, a table or lists; NULL when
+ * wrong. It adds the table that is made of lists to the pattern. */
+expr *check_keep_from(const scope *s, pattern *p, const statement *from,
+                      keep *k);
+/* An input that is declared `from rows, cols`, as patterns are printed. */
+void check_made_table(const scope *s, pattern *p, const statement *given);
 /* check_each.c: whether a phase statement, if any, is `phase each`; a let of that
  * name hides the word. */
 bool check_says_each(checker *c, const statement *phase);

@@ -113,6 +113,8 @@ static dil_status check_inputs(const pattern *p, const dil_call *call) {
                 p->input[k].rank, {0}};
     for (int32_t axis = 0; axis < w.rank; axis++)
       w.shape[axis] = expr_eval(p->dimension[k][axis], &sizes, false).integer;
+    if (w.shape[w.rank - 1] == DIL_ANY_SIZE)
+      w.shape[w.rank - 1] = call->inputs[k].shape[w.rank - 1];
     dil_status status = check_wanted_tensor(&w);
     if (status != DIL_OK) return status;
   }

@@ -88,9 +88,38 @@ void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j) {
   read_operand(r, x, start, x->shape[3], r->key);
 }
 
+/* One i32 of a line of an array, of which at[] says all axes but the last; 0
+ * outside. */
+static int64_t read_line(const dil_tensor *x, const int32_t *at, int64_t last) {
+  int64_t element = last * x->stride[x->rank - 1];
+  if (last < 0 || last >= x->shape[x->rank - 1]) return 0;
+  for (int32_t axis = 0; axis + 1 < x->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= x->shape[axis]) return 0;
+    element += at[axis] * x->stride[axis];
+  }
+  return (int64_t)dil_element_read(x->data, DIL_I32, element);
+}
+
+/* Returns whether lists hold block `bj` of query block `bi`: entry by entry. */
+static bool is_listed(const dil_tensor *rows, const dil_tensor *cols,
+                      const int32_t *at, int64_t bi, int64_t bj) {
+  if (bi < 0 || bj < 0) return false;
+  int64_t first = read_line(rows, at, bi), end = read_line(rows, at, bi + 1);
+  for (int64_t e = first; e < end; e++)
+    if (read_line(cols, at, e) == bj) return true;
+  return false;
+}
+
 static value read_input_element(void *context, int32_t index,
                                 const int32_t *at) {
   const oracle_query *r = context;
+  if (index >= r->pattern->input_count) { /* a table that lists stand for */
+    const dil_input *made = &r->pattern->input[index];
+    bool kept = is_listed(&r->call->inputs[made->rows],
+                          &r->call->inputs[made->cols], at, at[made->rank - 2],
+                          at[made->rank - 1]);
+    return (value){kept, kept};
+  }
   const dil_tensor *x = &r->call->inputs[index];
   int64_t element = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
@@ -139,16 +168,27 @@ oracle_range query_range(const oracle_query *r, int32_t index) {
   return (oracle_range){first, last, b->dilation};
 }
 
-/* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank */
-static bool is_given(const oracle_query *r, const keeps *level,
-                     const char *table) {
-  const pattern *p = r->pattern;
+static int32_t input_named(const pattern *p, const char *name) {
   int32_t input = 0;
-  while (p->input[input].name != table) input++;
-  int64_t s = level->block, i = r->point.i;
-  const int32_t at[DIL_RANK_MAX] = {r->point.b, r->point.h,
-                                    (int32_t)((i - positive_part(i, s)) / s),
-                                    (int32_t)(r->point.j / s)};
+  while (p->input[input].name != name) input++;
+  return input;
+}
+
+/* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank; of lists
+ * an entry of them. */
+static bool is_given(const oracle_query *r, const keeps *level,
+                     const keep *one) {
+  const pattern *p = r->pattern;
+  int32_t input = input_named(p, one->table);
+  int64_t s = level->query_block, i = r->point.i;
+  int64_t bi = (i - positive_part(i, s)) / s, bj = r->point.j / level->block;
+  const int32_t at[DIL_RANK_MAX] = {r->point.b, r->point.h, (int32_t)bi,
+                                    (int32_t)bj};
+  if (one->cols) {
+    const dil_tensor *rows = &r->call->inputs[input];
+    return is_listed(rows, &r->call->inputs[input_named(p, one->cols)],
+                     at + 3 - rows->rank, bi, bj);
+  }
   int32_t surplus = DIL_RANK_MAX - p->input[input].rank;
   return read_input_element((void *)r, input, at + surplus).integer != 0;
 }
@@ -157,7 +197,7 @@ static bool is_kept(const oracle_query *r, const keeps *level) {
   bool any = level->count == 0;
   for (int32_t k = 0; k < level->count && !any; k++) {
     const keep *one = &level->keep[k];
-    any = one->table ? is_given(r, level, one->table)
+    any = one->table ? is_given(r, level, one)
                      : expr_eval(one->condition, &r->point, false).integer != 0;
   }
   return any;

@@ -157,7 +157,7 @@ static void verify_types(const expr *e) {
 }
 
 static void verify_input(const expr *e, const pattern *p) {
-  assert(e->integer >= 0 && e->integer < p->input_count);
+  assert(e->integer >= 0 && e->integer < pattern_reads(p));
   const dil_input *input = &p->input[e->integer];
   assert(e->count == input->rank);
   assert(e->type == (dil_dtype_is_real(input->dtype) ? TYPE_F32 : TYPE_I32));
@@ -222,6 +222,7 @@ static void verify_keep(const pattern *p, const keeps *level, const keep *k) {
 
 static void verify_keeps(const pattern *p, const keeps *level) {
   assert(level->block >= 0 && level->count >= 0);
+  assert((level->query_block > 0) == (level->block > 0));
   for (int32_t k = 0; k < level->count; k++)
     verify_keep(p, level, &level->keep[k]);
 }
@@ -272,9 +273,11 @@ static void verify_sizes(const pattern *p) {
 
 static void verify_inputs(const pattern *p) {
   const verify_scope sizes = {.pattern = p};
-  assert(p->input_count >= 0 && p->input_count <= DIL_INPUT_MAX);
-  for (int32_t k = 0; k < p->input_count; k++) {
+  assert(p->input_count >= 0 && p->made_count >= 0);
+  assert(pattern_reads(p) <= DIL_INPUT_MAX);
+  for (int32_t k = 0; k < pattern_reads(p); k++) {
     const dil_input *input = &p->input[k];
+    assert((k >= p->input_count) == (input->rows != input->cols));
     assert(input->name && input->dtype < DIL_DTYPE_COUNT);
     assert(input->rank >= 1 && input->rank <= DIL_RANK_MAX);
     assert(!input->gradient || dil_dtype_is_real(input->dtype));

@@ -15,13 +15,16 @@ typedef struct keep {
   keep_kind kind;
   expr *condition;     /* KEEP_EXPR, over i and j (bi is i / S) */
   const char *table;   /* `from` that input, interned; condition is then what
-                        * it stands for, which the oracle does not rely on */
+                        * it stands for, which the oracle does not rely on.
+                        * Of lists: that of their rows */
+  const char *cols;    /* `from rows, cols`: that input; NULL: a table */
   double amount;       /* KEEP_TOP: blocks; KEEP_MASS: share */
   span at;
 } keep;
 
 typedef struct keeps { /* those of one level: they unite */
   int64_t block;       /* S; 0 when there is none */
+  int64_t query_block; /* SQ, which is S unless both are given */
   int32_t count;
   keep *keep;
 } keeps;
@@ -68,6 +71,7 @@ typedef struct pattern {
   expr **sink;           /* of every row: once under softmax and union, once in
                           * each branch's softmax under mean and sum */
   int32_t input_count, branch_count;
+  int32_t made_count;    /* tables made of lists: they follow the inputs */
   dil_input input[DIL_INPUT_MAX];
   expr *dimension[DIL_INPUT_MAX][DIL_RANK_MAX];
   branch *branch;
@@ -81,6 +85,10 @@ bool pattern_has_lse(const pattern *p);
  * as often as it is reached: only then `gradient detached` differs from
  * `exact`. */
 bool pattern_mixes_branches(const pattern *p);
+/* What expressions read: inputs, and the tables made of them. */
+static inline int32_t pattern_reads(const pattern *p) {
+  return p->input_count + p->made_count;
+}
 /* Returns whether the pattern or one of its branches has a sink. */
 bool pattern_has_sinks(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */

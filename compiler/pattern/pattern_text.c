@@ -94,7 +94,10 @@ static void print_keep(const pattern_printer *p, const keep *k,
 
 static void print_level(const pattern_printer *p, const keeps *level,
                         const char *indent) {
-  if (level->block > 0)
+  if (level->block > 0 && level->query_block != level->block)
+    fprintf(p->out, "%sblock %lld, %lld;\n", indent,
+            (long long)level->query_block, (long long)level->block);
+  else if (level->block > 0)
     fprintf(p->out, "%sblock %lld;\n", indent, (long long)level->block);
   for (int32_t k = 0; k < level->count; k++)
     print_keep(p, &level->keep[k], indent);
@@ -105,15 +108,16 @@ static void print_both_levels(const pattern_printer *p, const keeps level[2],
   keep both = {.kind = KEEP_EXPR,
                .condition = joined(p, EXPR_AND, united(p, &level[0]),
                                    united(p, &level[1]))};
-  print_level(p, &(keeps){level[1].block, 1, &both}, indent);
+  print_level(p, &(keeps){level[1].block, level[1].query_block, 1, &both},
+              indent);
 }
 
 static void print_keeps(const pattern_printer *p, const branch *b) {
   const char *indent = "        ";
   const keeps *level = b->keeps;
   if (p->keeps_above) {
-    print_level(p, &(keeps){level[0].block, level[1].count, level[1].keep},
-                indent);
+    print_level(p, &(keeps){level[0].block, level[0].query_block, level[1].count,
+                            level[1].keep}, indent);
     return;
   }
   if (level[0].count > 0 && level[1].count > 0)
@@ -189,8 +193,10 @@ static bool has_empty_share(const pattern *p) {
 
 void pattern_print_shape(const pattern *p, int32_t index, FILE *out) {
   for (int32_t axis = 0; axis < p->input[index].rank; axis++) {
+    const expr *size = p->dimension[index][axis];
     if (axis > 0) fputs(", ", out);
-    expr_print(p->dimension[index][axis], p->input, out);
+    if (size->op == EXPR_INT && size->integer == DIL_ANY_SIZE) fputc('*', out);
+    else expr_print(size, p->input, out);
   }
 }
 
@@ -199,7 +205,11 @@ static void print_input(const pattern_printer *p, int32_t index) {
   fprintf(p->out, "    input %s : %s[", input->name,
           dil_dtype_name(input->dtype));
   pattern_print_shape(p->pattern, index, p->out);
-  fprintf(p->out, "]%s;\n", input->gradient ? " gradient" : "");
+  fprintf(p->out, "]%s", input->gradient ? " gradient" : "");
+  if (index >= p->pattern->input_count)
+    fprintf(p->out, " from %s, %s", p->pattern->input[input->rows].name,
+            p->pattern->input[input->cols].name);
+  fputs(";\n", p->out);
 }
 
 static void print_scale(const pattern_printer *p) {
@@ -244,7 +254,7 @@ void pattern_print_within(arena *a, const pattern *p, FILE *out) {
   pattern_printer all = {p, a, out, needs_two_levels(p), has_empty_share(p)};
   fprintf(out, "pattern %s {\n", p->name);
   print_head(&all);
-  for (int32_t k = 0; k < p->input_count; k++) print_input(&all, k);
+  for (int32_t k = 0; k < pattern_reads(p); k++) print_input(&all, k);
   /* A union has its scores above, where alone they may stand. */
   if (p->combine == DIL_COMBINE_UNION)
     print_scores(&all, &p->branch[0], "    score");

@@ -109,6 +109,7 @@ static void fill_sizes(planner *pl, const pattern *p) {
     if (p->branch[b].sink_count) t->sink_branches |= 1ull << b;
   t->branch_count = p->branch_count;
   t->input_count = p->input_count;
+  t->made_count = p->made_count;
 }
 
 /* Key tiles that no border of a block mask cuts. */
@@ -154,7 +155,7 @@ static void fill_tables(planner *pl, const pattern *p) {
   dil_table *t = &pl->plan->table;
   int32_t n = p->branch_count;
   dil_branch *branches = ARENA_ARRAY(pl->arena, dil_branch, n);
-  dil_input *inputs = ARENA_ARRAY(pl->arena, dil_input, p->input_count + 1);
+  dil_input *inputs = ARENA_ARRAY(pl->arena, dil_input, pattern_reads(p) + 1);
   t->branches = branches;
   t->inputs = inputs;
   t->predicates = ARENA_ARRAY(pl->arena, dil_predicate, n);
@@ -163,7 +164,7 @@ static void fill_tables(planner *pl, const pattern *p) {
   pl->plan->chain = ARENA_ARRAY(pl->arena, expr **, n);
   fill_sizes(pl, p);
   t->tile_keys = tile_keys_of(p);
-  for (int32_t i = 0; i < p->input_count; i++) inputs[i] = p->input[i];
+  for (int32_t i = 0; i < pattern_reads(p); i++) inputs[i] = p->input[i];
   for (int32_t b = 0; b < n; b++) fill_branch(pl, &p->branch[b], &branches[b]);
   for (int32_t i = 0; i < t->predicate_count; i++)
     if (pl->plan->predicate[i]) mark_mask_inputs(pl->plan->predicate[i], inputs);

@@ -328,6 +328,7 @@ static dil_tensor input_tensor(const dil_kernel *k, int32_t index,
     shape[axis] = k->source.dimension(k->source.context, index, axis,
                                       (int32_t)s->batch, (int32_t)s->queries,
                                       (int32_t)s->keys);
+  if (shape[input->rank - 1] == DIL_ANY_SIZE) shape[input->rank - 1] = 0;
   return dil_tensor_make(data, input->dtype, input->rank, shape);
 }
 

@@ -277,6 +277,11 @@ dil_status dil_kernel_tensor(const dil_kernel *kernel, int32_t index,
   now = (dil_tensor_info){
       .name = name, .dtype = arguments_type(t.dtype), .rank = t.rank};
   memcpy(now.shape, t.shape, sizeof now.shape);
+  int32_t input = index - DIL_TENSOR_INPUT, last = t.rank - 1;
+  if (input >= 0 && input < table->input_count &&
+      kernel->source.dimension(kernel->source.context, input, last, 1, 1, 1) ==
+          DIL_ANY_SIZE)
+    now.shape[last] = DIL_ANY_SIZE;
   dil_struct_write(info, &now, sizeof now);
   return DIL_OK;
 }

@@ -91,6 +91,7 @@ static void table_fields(codec *c, dil_table *t) {
   FIELD(c, t->branch_count);
   FIELD(c, t->pass_count);
   FIELD(c, t->input_count);
+  FIELD(c, t->made_count);
   FIELD(c, t->predicate_count);
   FIELD(c, t->chain_count);
 }
@@ -126,10 +127,18 @@ static void input_fields(codec *c, dil_input *in) {
   codec_flag(c, &in->in_scores);
   codec_flag(c, &in->in_sinks);
   FIELD(c, in->apart);
+  FIELD(c, in->rows);
+  FIELD(c, in->cols);
+  FIELD(c, in->query_block);
+  FIELD(c, in->block);
 }
 
 /* Bytes of one of the table's arrays: of its elements, `count` of them. */
 #define ARRAY_BYTES(t, name, count) ((size_t)(t)->count * sizeof *(t)->name)
+
+static size_t inputs_bytes(const dil_table *t) {
+  return (size_t)dil_table_reads(t) * sizeof *t->inputs;
+}
 
 static size_t phase_bytes(const dil_table *t) {
   return (size_t)t->heads * sizeof(int32_t);
@@ -141,7 +150,7 @@ static void array_fields(codec *c, dil_table *t) {
     t->branches = codec_take(c, ARRAY_BYTES(t, branches, branch_count));
     t->passes = codec_take(c, ARRAY_BYTES(t, passes, pass_count));
     t->predicates = codec_take(c, ARRAY_BYTES(t, predicates, predicate_count));
-    t->inputs = codec_take(c, ARRAY_BYTES(t, inputs, input_count));
+    t->inputs = codec_take(c, inputs_bytes(t));
   }
   for (int32_t i = 0; i < t->branch_count; i++) {
     dil_branch *b = (dil_branch *)&t->branches[i];
@@ -153,7 +162,7 @@ static void array_fields(codec *c, dil_table *t) {
     pass_fields(c, (dil_pass *)&t->passes[i]);
   for (int32_t i = 0; i < t->predicate_count; i++)
     predicate_fields(c, (dil_predicate *)&t->predicates[i]);
-  for (int32_t i = 0; i < t->input_count; i++)
+  for (int32_t i = 0; i < dil_table_reads(t); i++)
     input_fields(c, (dil_input *)&t->inputs[i]);
   codec_name(c, &t->name);
 }
@@ -212,6 +221,7 @@ static bool counts_hold(const dil_table *t) {
   return is_within(t->branch_count, 1, DIL_BRANCH_MAX) &&
          is_within(t->pass_count, 1, t->branch_count) &&
          is_within(t->input_count, 0, DIL_INPUT_MAX) &&
+         is_within(t->made_count, 0, DIL_INPUT_MAX - t->input_count) &&
          is_within(t->predicate_count, 0, DIL_PART_MAX) &&
          is_within(t->chain_count, 1, DIL_PART_MAX);
 }
@@ -245,6 +255,19 @@ static bool passes_hold(const dil_table *t) {
   return seen == all;
 }
 
+/* A table that is made of lists has one dimension more than they. */
+static bool input_holds(const dil_table *t, int32_t index) {
+  const dil_input *in = &t->inputs[index];
+  bool good = is_within(in->dtype, 0, DIL_DTYPE_COUNT - 1) &&
+              is_within(in->rank, 1, DIL_RANK_MAX);
+  if (index < t->input_count) return good && !in->rows && !in->cols;
+  good = good && in->dtype == DIL_U8 && in->rows != in->cols &&
+         in->query_block > 0 && in->block > 0 && in->rank >= 2 &&
+         in->rows < t->input_count && in->cols < t->input_count;
+  return good && t->inputs[in->rows].rank + 1 == in->rank &&
+         t->inputs[in->cols].rank + 1 == in->rank;
+}
+
 static bool arrays_hold(const dil_table *t) {
   bool good = true;
   for (int32_t i = 0; i < t->branch_count; i++)
@@ -252,9 +275,8 @@ static bool arrays_hold(const dil_table *t) {
   for (int32_t i = 0; i < t->predicate_count; i++)
     good &= t->predicates[i].left >= 0 && t->predicates[i].right >= 0 &&
             t->predicates[i].key_first >= 0 && t->predicates[i].key_end >= 0;
-  for (int32_t i = 0; i < t->input_count; i++)
-    good &= is_within(t->inputs[i].dtype, 0, DIL_DTYPE_COUNT - 1) &&
-            is_within(t->inputs[i].rank, 1, DIL_RANK_MAX);
+  for (int32_t i = 0; i < dil_table_reads(t); i++)
+    good &= input_holds(t, i);
   return good && passes_hold(t);
 }
 
@@ -284,9 +306,9 @@ static size_t table_block_bytes(const dil_table *t, size_t serial) {
   return sizeof *t + ARRAY_BYTES(t, branches, branch_count) +
          ARRAY_BYTES(t, passes, pass_count) +
          ARRAY_BYTES(t, predicates, predicate_count) +
-         ARRAY_BYTES(t, inputs, input_count) +
+         inputs_bytes(t) +
          (size_t)t->branch_count * phase_bytes(t) + serial +
-         (size_t)t->input_count + 1;
+         (size_t)dil_table_reads(t) + 1;
 }
 
 static dil_status read_arrays(codec *c, const dil_table *fixed,

@@ -345,13 +345,13 @@ static void cpu_run_begin_watch(const cpu_run *r) {
 
 dil_status cpu_run_passes(cpu_run *r, char *memory) {
   cpu_run_layout at = cpu_run_lay_out(r);
-  if (at.state_o) input_bounds_fill(r, memory);
+  dil_status status = at.state_o ? input_bounds_fill(r, memory) : DIL_OK;
+  if (status) return status;
   r->state_o = (float *)(memory + at.state_o);
   r->state_lse = (float *)(memory + at.state_lse);
   r->scratch = memory + at.pass;
   bool stateful = at.state_lse > at.state_o;
   int64_t rows_count = r->B * r->N;
-  dil_status status = DIL_OK;
   if (r->call->watch) cpu_run_begin_watch(r);
   if (stateful)
     status = dil_threads_run(r->threads, rows_count, cpu_run_begin_row, r);
@@ -403,8 +403,7 @@ dil_status cpu_run_begin(cpu_run *r) {
 
 dil_status cpu_run_advance(cpu_run *r, char *memory) {
   cpu_run_layout at = cpu_run_lay_out(r);
-  dil_status status = DIL_OK;
-  if (at.state_o) input_bounds_fill(r, memory);
+  dil_status status = at.state_o ? input_bounds_fill(r, memory) : DIL_OK;
   r->scratch = memory + at.pass;
   r->weight = 1; /* states are weighted when they are added */
   for (int32_t p = 0; p < r->table->pass_count && !status; p++) {

@@ -30,6 +30,7 @@ typedef struct cpu_run {
   float weight;            /* of a pass's own softmax: 1, or 1 / G (`mean`) */
   bool drop;
   dil_env_input inputs[DIL_INPUT_MAX];
+  dil_tensor read[DIL_INPUT_MAX]; /* the inputs, and the tables made of them */
   const struct input_bounds *bounds; /* of the inputs; see input.c */
   /* f32 state of the heads that several passes touch, [B, N, H, Dv] and
    * [B, N, H]; of a shard's every head, and then that of the pass under way.
@@ -160,9 +161,10 @@ void cpu_run_bare_row(const cpu_run *r, dil_dtype dtype, float sink, char *o,
 /* Binds and checks the call's inputs; needs r->call, B, N, M and a `dimension`
  * function of the kernel. */
 dil_status input_bind(cpu_run *r, const dil_code *code);
-/* Blockwise bounds along the last axis, once a call. */
+/* Once a call: tables made of lists, and blockwise bounds along the last axis.
+ * DIL_USAGE where lists hold what is no block. */
 int64_t input_bounds_bytes(const cpu_run *r);
-void input_bounds_fill(cpu_run *r, void *memory);
+dil_status input_bounds_fill(cpu_run *r, void *memory);
 void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high);

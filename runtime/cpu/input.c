@@ -7,6 +7,8 @@
 #include "cpu.h"
 #include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/documents.h"
+#include "runtime/base/lists.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
@@ -36,7 +38,7 @@ static dil_status input_check(const cpu_run *r, int32_t index,
                     want->name, want->rank, have->rank);
   for (int32_t axis = 0; axis < want->rank; axis++) {
     int64_t size = code->dimension(index, axis, env);
-    if (have->shape[axis] != size)
+    if (size != DIL_ANY_SIZE && have->shape[axis] != size)
       return dil_fail(DIL_USAGE,
                       "the %s dimension of input '%s' must be %lld, got %lld",
                       axis_names[axis], want->name, (long long)size,
@@ -63,29 +65,76 @@ dil_status dil_input_check_count(const dil_table *table, int32_t got) {
                   want > SHOWN ? ", ..." : "", got);
 }
 
+/* ---- binding ------------------------------------------------------------- */
+
+/* What generated code sees of a tensor. */
+static void input_show(cpu_run *r, int32_t index) {
+  const dil_tensor *have = &r->read[index];
+  r->inputs[index].data = have->data;
+  for (int32_t axis = 0; axis < have->rank; axis++) {
+    r->inputs[index].dim[axis] = have->shape[axis];
+    r->inputs[index].stride[axis] = have->stride[axis];
+  }
+}
+
+/* A table that is made of lists has its shape now and its memory later, from
+ * input_bounds_fill. */
+static dil_status input_bind_made(cpu_run *r, int32_t index) {
+  const dil_input *in = &r->table->inputs[index];
+  if (r->shard || documents_given(r->call))
+    return dil_lists_refuse(r->table, index);
+  r->read[index] = dil_lists_table(in, &r->read[in->rows], r->M, NULL);
+  input_show(r, index);
+  return DIL_OK;
+}
+
 dil_status input_bind(cpu_run *r, const dil_code *code) {
-  int32_t count = r->table->input_count;
   dil_status wrong = dil_input_check_count(r->table, r->call->input_count);
   if (wrong) return wrong;
   const dil_shard *shard = r->shard;
   dil_env sizes = {.B = (int32_t)(shard ? shard->B : r->B),
                    .N = (int32_t)(shard ? shard->N : r->N),
                    .M = (int32_t)(shard ? shard_longest(shard) : r->M)};
-  for (int32_t i = 0; i < count; i++) {
+  for (int32_t i = 0; i < r->table->input_count; i++) {
     dil_status status = input_check(r, i, code, &sizes);
     if (status) return status;
-    const dil_tensor *have = &r->call->inputs[i];
-    r->inputs[i].data = have->data;
-    for (int32_t axis = 0; axis < have->rank; axis++) {
-      r->inputs[i].dim[axis] = have->shape[axis];
-      r->inputs[i].stride[axis] = have->stride[axis];
-    }
+    r->read[i] = r->call->inputs[i];
+    input_show(r, i);
+  }
+  for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
+    dil_status status = input_bind_made(r, i);
+    if (status) return status;
   }
   return DIL_OK;
 }
 
+/* Bytes of the tables that are made of lists. */
+static int64_t input_made_bytes(const cpu_run *r) {
+  int64_t bytes = 0;
+  for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++)
+    bytes += round_up(dil_tensor_count(&r->read[i]), 64);
+  return bytes;
+}
+
+static dil_status input_make(cpu_run *r, char *memory) {
+  for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
+    const dil_input *in = &r->table->inputs[i];
+    const dil_tensor *rows = &r->read[in->rows], *cols = &r->read[in->cols];
+    dil_status wrong = dil_lists_check(in, r->table->inputs, rows, cols,
+                                       &r->read[i]);
+    if (wrong) return wrong;
+    r->read[i].data = memory;
+    input_show(r, i);
+    dil_lists_fill(rows, cols, &r->read[i]);
+    memory += round_up(dil_tensor_count(&r->read[i]), 64);
+  }
+  return DIL_OK;
+}
+
+/* ---- summaries ----------------------------------------------------------- */
+
 static bool input_has_summary(const cpu_run *r, int32_t index) {
-  const dil_tensor *t = &r->call->inputs[index];
+  const dil_tensor *t = &r->read[index];
   return r->table->inputs[index].masks && t->rank > 0 &&
          t->shape[t->rank - 1] > BOUNDS_BLOCK;
 }
@@ -98,15 +147,15 @@ static input_bounds input_bounds_size(const dil_tensor *t) {
 }
 
 int64_t input_bounds_bytes(const cpu_run *r) {
-  if (r->table->input_count == 0 || r->packed) return 0;
-  int64_t bytes =
-      round_up((int64_t)sizeof(input_bounds) * r->table->input_count, 64);
-  for (int32_t i = 0; i < r->table->input_count; i++) {
+  int32_t count = dil_table_reads(r->table);
+  if (count == 0 || r->packed) return 0;
+  int64_t bytes = round_up((int64_t)sizeof(input_bounds) * count, 64);
+  for (int32_t i = 0; i < count; i++) {
     if (!input_has_summary(r, i)) continue;
-    input_bounds b = input_bounds_size(&r->call->inputs[i]);
+    input_bounds b = input_bounds_size(&r->read[i]);
     bytes += round_up(2 * b.rows * b.blocks * (int64_t)sizeof(float), 64);
   }
-  return bytes;
+  return bytes + input_made_bytes(r);
 }
 
 /* The element offset of a flattened leading index. */
@@ -151,23 +200,27 @@ static void input_bounds_fill_one(const dil_tensor *t, input_bounds *b) {
     }
 }
 
-void input_bounds_fill(cpu_run *r, void *memory) {
+dil_status input_bounds_fill(cpu_run *r, void *memory) {
   input_bounds *all = memory;
+  int32_t count = dil_table_reads(r->table);
   char *next =
-      (char *)memory +
-      round_up((int64_t)sizeof(input_bounds) * r->table->input_count, 64);
-  for (int32_t i = 0; i < r->table->input_count; i++) {
-    const dil_tensor *t = &r->call->inputs[i];
+      (char *)memory + round_up((int64_t)sizeof(input_bounds) * count, 64);
+  dil_status wrong = input_make(r, next);
+  if (wrong) return wrong;
+  next += input_made_bytes(r);
+  for (int32_t i = 0; i < count; i++) {
+    const dil_tensor *t = &r->read[i];
     all[i] = (input_bounds){0};
     if (!input_has_summary(r, i)) continue;
     all[i] = input_bounds_size(t);
-    int64_t count = all[i].rows * all[i].blocks;
+    int64_t blocks = all[i].rows * all[i].blocks;
     all[i].low = (float *)next;
-    all[i].high = all[i].low + count;
-    next += round_up(2 * count * (int64_t)sizeof(float), 64);
+    all[i].high = all[i].low + blocks;
+    next += round_up(2 * blocks * (int64_t)sizeof(float), 64);
     input_bounds_fill_one(t, &all[i]);
   }
   r->bounds = all;
+  return DIL_OK;
 }
 
 /* Whole blocks from the summary, the ends element by element. */
@@ -210,7 +263,7 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
                  const int32_t *at, int32_t first, int32_t last, double *low,
                  double *high) {
   const cpu_run *r = ((const cpu_run_env *)env)->run;
-  const dil_tensor *t = &r->call->inputs[index];
+  const dil_tensor *t = &r->read[index];
   const input_bounds *summary = r->bounds ? &r->bounds[index] : NULL;
   int64_t size = t->shape[axis], row, offset;
   bool inside = input_find_line(t, axis, at, &row, &offset);

@@ -18,7 +18,8 @@ _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
                    offsetof(dil_params, input) == 320,
                "templates/general/general.cu has another dil_params");
 
-enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS };
+enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS,
+       ENTRY_LISTS };
 enum {
   FAR_APART = 1 << 30, /* rows that have a tile each */
   SPLITS_MOST = 64,
@@ -307,6 +308,13 @@ static dil_status general_launch(const cuda_run *r, int32_t pass,
 dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
   int64_t blocks = cuda_bounds_bytes(r) / DIL_BOUND_BYTES;
+  int64_t rows = cuda_table_rows(r);
+  dil_status status = DIL_OK;
+  if (rows)
+    status = cuda_launch(r, code, ENTRY_LISTS,
+                         (rows + ROW_WARPS - 1) / ROW_WARPS, 32 * ROW_WARPS, 0,
+                         &p);
+  if (status) return status;
   return cuda_launch(r, code, ENTRY_BOUNDS,
                      (blocks + ROW_WARPS - 1) / ROW_WARPS, 32 * ROW_WARPS, 0,
                      &p);
@@ -333,7 +341,8 @@ dil_status general_end(const cuda_run *r, const cuda_code *code) {
 
 const cuda_family cuda_general = {
     .name = "general",
-    .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds"},
+    .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds",
+              "dil_lists"},
     .refusal = general_refusal,
     .estimate = general_estimate,
     .workspace = general_workspace,

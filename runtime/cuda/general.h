@@ -7,7 +7,7 @@
 
 extern const cuda_family cuda_general;
 
-/* Computes the bounds of inputs (cuda_bounds_bytes). It runs before the first
+/* Makes the tables of lists, and the bounds of inputs (cuda_bounds_bytes). It runs before the first
  * pass. */
 dil_status general_bounds(const cuda_run *r, const cuda_code *code);
 /* general_begin runs before the first pass and sets an empty state for chained

@@ -8,6 +8,7 @@
 #include "spans.h"
 #include "workspace.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/lists.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/cpu_run.h"
@@ -88,7 +89,7 @@ static dil_status kernel_check_input(const dil_cuda_kernel *k,
                                 (int32_t)(shard ? shard->N : r->N),
                                 (int32_t)(shard ? shard_longest(shard)
                                                : r->M));
-    if (have->shape[axis] != size)
+    if (size != DIL_ANY_SIZE && have->shape[axis] != size)
       return dil_fail(DIL_USAGE, "dimension %d of input '%s' must be %lld, "
                       "got %lld", axis, want->name, (long long)size,
                       (long long)have->shape[axis]);
@@ -126,6 +127,8 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
   status = dil_input_check_count(k->table, call->input_count);
   for (int32_t i = 0; !status && i < call->input_count; i++)
     status = kernel_check_input(k, r, i);
+  if (!status && shard && k->table->made_count)
+    status = dil_lists_refuse(k->table, k->table->input_count);
   return status;
 }
 

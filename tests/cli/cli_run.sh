@@ -402,4 +402,31 @@ builds_anyway() {
   builds 'tile 100, 64;' | grep -q 'remembered schedule tile 100, 64; cannot'
 }
 is "what no kernel has is told and left" builds_anyway
+
+# Lists of blocks: random ones, and what the plan's text says of them.
+cat >"$TMP/lists.dil" <<'END'
+pattern lists {
+  heads 2; head_dim 16; dtype f32;
+  block 32, 16;
+  input rows : i32[H, nbq + 1];
+  input cols : i32[H, *];
+  keep from rows, cols;
+  branch { }
+}
+kernel lists = lists;
+END
+lists="$TMP/lists.dil --seq 300 --input rows=random --input cols=random"
+is "lists of blocks" "$DIL" run $lists --random 1 --check
+is "their gradients" "$DIL" run $lists --random 1 --backward --check
+through_lists() {
+  "$DIL" print --after plan "$TMP/lists.dil" >"$TMP/lists.plan" &&
+    grep -q 'from rows, cols;' "$TMP/lists.plan" &&
+    "$DIL" run --from plan "$TMP/lists.plan" --seq 300 --random 1 \
+      --input rows=random --input cols=random --check
+}
+is "lists through the plan's text" through_lists
+no_lists_in_chunks() {
+  "$DIL" run $lists --random 1 --stream=1M 2>&1 | grep -q 'no.* chunks'
+}
+is "lists do not go with --stream" no_lists_in_chunks
 exit $bad

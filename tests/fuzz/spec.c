@@ -62,7 +62,8 @@ static const char *const keeps[] = {
     "", "local(1)", "local(2) || global(1)", "strided(3) || local(0)",
     "random(0.5, 9)", "bi >= bj && bi - bj < 5", "hierarchical(1, 1, 3, 4)",
     "bj < nb - 1", "abs(bi - bj) <= 1 && i % 3 != 0", "random(0.2, 1)",
-    "bi % 2 == bj % 2 && S > 3"};
+    "bi % 2 == bj % 2 && S > 3", "from rows, cols", "from kept",
+    "from rows, cols; keep bj == bi"};
 static const char *const scales[] = {"", "0.25", "runtime", "1.0 / 3", "-0.2",
                                      "0"};
 static const int32_t widths[] = {1,  3,  8,  16, 16, 17, 20, 32,
@@ -322,6 +323,25 @@ static const char *gradient_of(const spec *s, const char *words) {
   return s->seed % 2 && spec_weighs(s, words) ? " gradient" : "";
 }
 
+/* Tables of blocks, and lists: of all, of each head, of each batch row too. */
+static void put_lists(spec_writer *w, const spec *s) {
+  static const char *const leading[] = {"", "H, ", "B, H, "};
+  const char *of = leading[s->seed % 3];
+  if (strstr(keeps[s->keep], "rows"))
+    put(w, "  input rows : i32[%snbq + 1];\n  input cols : i32[%s*];\n", of,
+        of);
+  if (strstr(keeps[s->keep], "kept"))
+    put(w, "  input kept : u8[%snbq, nb];\n", of);
+}
+
+/* Blocks of queries and of keys have one size, or two where lists or a table
+ * say which are kept. */
+static void put_block(spec_writer *w, const spec *s) {
+  bool two = strstr(keeps[s->keep], "from") && s->seed % 2;
+  if (two) put(w, "  block %d, %d;", 1 + s->block * 5 % 90, s->block);
+  else put(w, "  block %d;", s->block);
+}
+
 static void put_inputs(spec_writer *w, const spec *s) {
   if (spec_says(s, "doc[")) put(w, "  input doc : i32[B, M];\n");
   if (spec_says(s, "slope["))
@@ -331,12 +351,17 @@ static void put_inputs(spec_writer *w, const spec *s) {
   if (spec_says(s, "wide["))
     put(w, "  input wide : bf16[H, N]%s;\n", gradient_of(s, "wide["));
   if (spec_says(s, "pair[")) put(w, "  input pair : f16[B, N, M];\n");
+  put_lists(w, s);
 }
 
 void spec_print(const spec *s, char *text, size_t size) {
   spec_writer out = {text, size, 0}, *w = &out;
   put(w, "pattern fuzz {\n  heads %d kv %d; head_dim %d value %d; dtype %s;\n",
       s->heads, s->kv_heads, s->head_dim, s->value_dim, dtypes[s->dtype]);
+  if (s->keep) {
+    put_block(w, s);
+    put(w, " keep %s;\n", keeps[s->keep]);
+  }
   put_inputs(w, s);
   if (s->combine) put(w, "  combine %s;\n", combines[s->combine]);
   if (s->split) put(w, "  heads split;\n");
@@ -352,7 +377,6 @@ void spec_print(const spec *s, char *text, size_t size) {
   if (s->mask) put(w, "  mask %s;\n", masks[s->mask]);
   if (s->score) put(w, "  score %s;\n", scores[s->score]);
   if (s->sink) put(w, "  sink %s;\n", sinks[s->sink]);
-  if (s->keep) put(w, "  block %d; keep %s;\n", s->block, keeps[s->keep]);
   for (int32_t i = 0; i < s->branch_count; i++)
     put_branch(w, s, &s->branch[i]);
   put(w, "}\n");

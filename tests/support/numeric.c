@@ -91,6 +91,58 @@ static double plain_input(const data *d, int32_t index, const int64_t *at,
   }
 }
 
+/* ---- lists of blocks ----------------------------------------------------- */
+
+enum { LIST = 3, LIST_REST = 5 }; /* entries of a block, and those behind all */
+
+/* The table that an input is a list of; NULL: none. */
+static const dil_input *list_table(const data *d, int32_t index) {
+  const pattern *p = d->pattern;
+  for (int32_t made = p->input_count; made < pattern_reads(p); made++)
+    if (p->input[made].rows == index || p->input[made].cols == index)
+      return &p->input[made];
+  return NULL;
+}
+
+static int64_t list_size(const data *d, int32_t index) {
+  int64_t queries = list_table(d, index)->query_block;
+  return (d->shape.keys + queries - 1) / queries * LIST + LIST_REST;
+}
+
+/* Lists of 2, 4, 2, 4, ... entries, in no order; those that no list has are no
+ * blocks. */
+static double list_element(const data *d, int32_t index, const int64_t *at,
+                           uint64_t element) {
+  const dil_input *made = list_table(d, index);
+  int64_t last = at[d->pattern->input[index].rank - 1];
+  int64_t keys = (d->shape.keys + made->block - 1) / made->block;
+  if (made->rows == index) return (double)(last * LIST - last % 2);
+  if (last >= list_size(d, index) - LIST_REST) return (double)keys + 7;
+  double normal = dil_normal(d->shape.seed, 16u + (uint32_t)index, element);
+  return keys ? (double)((int64_t)(fabs(normal) * 1e6) % keys) : 0;
+}
+
+static value read_list(const data *d, const dil_input *made,
+                       const int32_t *at) {
+  const dil_tensor *rows = &d->inputs[made->rows], *cols = &d->inputs[made->cols];
+  int64_t place[DIL_RANK_MAX], line = rows->rank - 1;
+  for (int32_t axis = 0; axis < line; axis++) place[axis] = at[axis];
+  place[line] = at[line];
+  if (at[line] < 0 || at[line] + 1 >= rows->shape[line]) return (value){0};
+  int64_t e = (int64_t)dil_element_read(rows->data, DIL_I32,
+                                        tensor_index(rows, place));
+  place[line]++;
+  int64_t end = (int64_t)dil_element_read(rows->data, DIL_I32,
+                                          tensor_index(rows, place));
+  for (; e < end; e++) {
+    place[line] = e;
+    if (dil_element_read(cols->data, DIL_I32, tensor_index(cols, place)) ==
+        at[line + 1])
+      return (value){1, 1};
+  }
+  return (value){0};
+}
+
 static void fill_input(data *d, int32_t index) {
   const dil_tensor *t = &d->inputs[index];
   int64_t at[DIL_RANK_MAX] = {0}, count = dil_tensor_count(t);
@@ -101,7 +153,9 @@ static void fill_input(data *d, int32_t index) {
       rest /= t->shape[axis];
     }
     double number = d->shape.input ? d->shape.input(index, at, t->shape)
-                                  : plain_input(d, index, at, (uint64_t)e);
+                    : list_table(d, index)
+                        ? list_element(d, index, at, (uint64_t)e)
+                        : plain_input(d, index, at, (uint64_t)e);
     dil_element_write(t->data, t->dtype, e, number);
   }
 }
@@ -115,6 +169,7 @@ static void make_input(data *d, int32_t index) {
   for (int32_t axis = 0; axis < input->rank; axis++) {
     shape[axis] =
         expr_eval(d->pattern->dimension[index][axis], &point, false).integer;
+    if (shape[axis] == DIL_ANY_SIZE) shape[axis] = list_size(d, index);
     count *= shape[axis];
   }
   guard *g = guard_next(d);
@@ -128,8 +183,11 @@ static void make_input(data *d, int32_t index) {
 
 /* An element of a declared input as expressions see it: 0 outside. */
 static value read_input(void *context, int32_t index, const int32_t *at) {
-  const dil_tensor *t = &((const data *)context)->inputs[index];
+  const data *d = context;
+  const dil_tensor *t = &d->inputs[index];
   int64_t place[DIL_RANK_MAX];
+  if (index >= d->pattern->input_count)
+    return read_list(d, &d->pattern->input[index], at);
   for (int32_t axis = 0; axis < t->rank; axis++) {
     if (at[axis] < 0 || at[axis] >= t->shape[axis]) return (value){0};
     place[axis] = at[axis];

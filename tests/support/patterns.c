@@ -95,7 +95,7 @@ void add_keep(arena *a, keeps *level, int64_t block, keep one) {
   level->keep =
       grow_array(a, level->keep, (size_t)level->count, sizeof *level->keep);
   level->keep[level->count++] = one;
-  level->block = block;
+  level->block = level->query_block = block;
 }
 
 /* ---- random conditions and scores ---------------------------------------- */

@@ -189,7 +189,7 @@ void dimension_function(build *b) {
   ref number = emit_add(e, emit_shift_left(e, emit_parameter(e, 0), 2),
                         emit_parameter(e, 1));
   _Static_assert(DIL_RANK_MAX == 4, "an input has four numbers here");
-  int count = p->input_count * DIL_RANK_MAX;
+  int count = pattern_reads(p) * DIL_RANK_MAX;
   cases_begin(b, number, count, emit_long(e, 0), block);
   for (int i = 0; i < count; i++) {
     const dil_input *input = &p->input[i / DIL_RANK_MAX];

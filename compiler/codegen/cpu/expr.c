@@ -37,9 +37,9 @@ void site_open(build *b, site *s, ref env) {
 void site_open_inputs(build *b, site *s) {
   const emit *e = &b->emit;
   const pattern *p = b->plan->pattern;
-  if (p->input_count == 0) return;
+  if (pattern_reads(p) == 0) return;
   ref inputs = env_load(b, s->env, e->pointer, ENV_OFFSET(inputs));
-  for (int k = 0; k < p->input_count; k++) {
+  for (int k = 0; k < pattern_reads(p); k++) {
     int64_t start = k * (int64_t)sizeof(dil_env_input);
     site_input *input = &s->input[k];
     input->data =

@@ -102,10 +102,12 @@ static inline int32_t cuda_passes(const dil_table *table, int32_t head) {
 dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                        int64_t blocks, int32_t threads, int32_t shared,
                        void *parameters);
-/* input.c: the bytes for bounds (smallest and largest elements) of the inputs
- * that masks read. And the kernel's view of the inputs, which points into
+/* input.c: the bytes for the tables that are made of lists, and for bounds
+ * (smallest and largest elements) of the inputs that masks read. The rows of
+ * these tables. And the kernel's view of the inputs, which points into
  * r->bounds. */
 int64_t cuda_bounds_bytes(const cuda_run *r);
+int64_t cuda_table_rows(const cuda_run *r);
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
 
 #endif

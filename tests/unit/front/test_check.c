@@ -160,7 +160,7 @@ START_TEST(sizes_are_constants) {
 END_TEST
 
 /* Names that came after files were written: a file's own name hides them. */
-static const char *const hidden[] = {"row", "int", "each"};
+static const char *const hidden[] = {"row", "int", "each", "SQ", "nbq"};
 enum { HIDDEN = sizeof hidden / sizeof *hidden };
 
 static char *message_about(const char *text, const char *name) {

@@ -122,12 +122,77 @@ START_TEST(tables_of_blocks_are_read) {
 }
 END_TEST
 
+/* ---- lists --------------------------------------------------------------- */
+
+static const block_table lists_of[] = {
+    {"", 1}, {"H, ", 2}, {"B, H, ", 3}};
+
+enum { LIST_MOST = 9 }; /* entries of a line */
+
+static const pattern *lists_pattern(const char *leading) {
+  const char *text = arena_print(
+      memory, "pattern p { heads 3; head_dim 1; dtype f32; block 8, 4; "
+      "input rows : i32[%snbq + 1]; input cols : i32[%s*]; "
+      "keep from rows, cols; branch { } }", leading, leading);
+  diag *d = diag_new(memory);
+  program *all = program_parse(memory, d, "p", text, strlen(text), NULL, 0);
+  ck_assert_ptr_nonnull(all);
+  return all->pattern[0];
+}
+
+/* Three query blocks of 8: of entries 0..4, none and 4..8, with repeats. */
+static void fill_lists(dil_tensor lists[2], int32_t rank) {
+  static const int32_t start[] = {0, 4, 4, LIST_MOST};
+  static const int32_t entry[] = {3, 0, 3, 1, 4, 2, 2, 4, 0};
+  const int64_t rows[] = {TABLE_B, TABLE_H, 4}, cols[] = {TABLE_B, TABLE_H, 9};
+  lists[0] = dil_tensor_make(NULL, DIL_I32, rank, rows + 3 - rank);
+  lists[1] = dil_tensor_make(NULL, DIL_I32, rank, cols + 3 - rank);
+  for (int k = 0; k < 2; k++) {
+    int64_t count = dil_tensor_count(&lists[k]), last = k ? 9 : 4;
+    int32_t *to = lists[k].data = ARENA_ARRAY(memory, int32_t, count);
+    for (int64_t e = 0; e < count; e++)
+      to[e] = k ? (int32_t)((entry[e % last] + e / last) % TABLE_NB)
+                : start[e % last];
+  }
+}
+
+static bool list_holds(const dil_tensor lists[2], int line, int block, int key) {
+  const int32_t *rows = (int32_t *)lists[0].data + line * 4;
+  const int32_t *cols = (int32_t *)lists[1].data + line * LIST_MOST;
+  for (int e = rows[block]; e < rows[block + 1]; e++)
+    if (cols[e] == key) return true;
+  return false;
+}
+
+/* By itself, and through the table that the run time makes of lists. */
+START_TEST(lists_of_blocks_are_read) {
+  int32_t rank = lists_of[_i / 2].rank;
+  const pattern *p = lists_pattern(lists_of[_i / 2].size);
+  keep *written = &p->branch[0].keeps[0].keep[0];
+  if (_i % 2) written->condition = make_int(memory, 1);
+  else written->table = NULL;
+  dil_tensor lists[2];
+  fill_lists(lists, rank);
+  dil_call *call = table_call(p, lists, TABLE_M);
+  call->input_count = 2;
+  for (int at = 0; at < TABLE_B * TABLE_M * TABLE_H; at++) {
+    int h = at % TABLE_H, n = at / TABLE_H % TABLE_M, b = at / TABLE_H / TABLE_M;
+    int line = rank == 3 ? b * TABLE_H + h : rank == 2 ? h : 0;
+    double set = 0, count = 0;
+    for (int j = 0; j < TABLE_M; j++)
+      if (list_holds(lists, line, n / 8, j / 4)) set += pow(2, j), count++;
+    check_set(p, call, b, n, h, set, count);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("oracle_tables");
   TCase *tests = tcase_create("oracle_tables");
   tcase_add_checked_fixture(tests, open_memory, close_memory);
   tcase_set_timeout(tests, 60);
   tcase_add_loop_test(tests, tables_of_blocks_are_read, 0, 3);
+  tcase_add_loop_test(tests, lists_of_blocks_are_read, 0, 6);
   tcase_add_loop_test(tests, rows_are_counted_from_zero, 0, 2);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);

@@ -48,7 +48,8 @@ static void put_sizes(source_text *s, const plan *p) {
   put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));
   put_number(s, "BRANCHES", t->branch_count);
   put_number(s, "PASSES", t->pass_count);
-  put_number(s, "INPUTS", t->input_count);
+  put_number(s, "INPUTS", dil_table_reads(t));
+  put_number(s, "MADE_TABLES", t->made_count);
 }
 
 static void put_branches(source_text *s, const dil_table *t) {
@@ -82,11 +83,11 @@ static void put_inputs(source_text *s, const dil_table *t) {
       [DIL_F32] = "F32", [DIL_BF16] = "BF16", [DIL_F16] = "F16",
       [DIL_I32] = "I32", [DIL_U8] = "U8"};
   put(s, "__constant__ dil_input_row dil_inputs[%d] = {\n",
-      t->input_count ? t->input_count : 1);
-  for (int32_t i = 0; i < t->input_count; i++)
-    put(s, "  {DIL_INPUT_%s, %d},\n", kind[t->inputs[i].dtype],
-        t->inputs[i].rank);
-  put(s, t->input_count ? "};\n" : "  {0, 0}};\n");
+      dil_table_reads(t) ? dil_table_reads(t) : 1);
+  for (int32_t i = 0; i < dil_table_reads(t); i++)
+    put(s, "  {DIL_INPUT_%s, %d, %d, %d},\n", kind[t->inputs[i].dtype],
+        t->inputs[i].rank, t->inputs[i].rows, t->inputs[i].cols);
+  put(s, dil_table_reads(t) ? "};\n" : "  {0, 0, 0, 0}};\n");
 }
 
 static int64_t bound(int64_t x) { return x < INT32_MAX ? x : INT32_MAX; }

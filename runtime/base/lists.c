@@ -1,0 +1,129 @@
+/* lists.c - lists of blocks become a table, once a call.
+ *
+ * In: the arrays of a call in the form CSR. Out: a byte for each pair of a query
+ * block and a key block, 1 where the lists hold it; or an error that says which
+ * entry is none. The order of entries and their number do not matter. */
+#include "lists.h"
+#include "status.h"
+#include <string.h>
+
+/* One line of rows and of cols: those of a batch row and a head. */
+typedef struct lists_line {
+  const int32_t *rows, *cols;
+  int64_t row_stride, col_stride;
+  int64_t queries, keys, entries; /* blocks of queries, of keys; length of cols */
+} lists_line;
+
+static int64_t line_offset(const dil_tensor *t, int64_t line) {
+  int64_t offset = 0;
+  for (int32_t axis = t->rank - 2; axis >= 0; axis--) {
+    offset += line % t->shape[axis] * t->stride[axis];
+    line /= t->shape[axis];
+  }
+  return offset;
+}
+
+static lists_line line_of(const dil_tensor *rows, const dil_tensor *cols,
+                          const dil_tensor *blocks, int64_t line) {
+  int32_t last = rows->rank - 1;
+  return (lists_line){
+      .rows = (const int32_t *)rows->data + line_offset(rows, line),
+      .cols = (const int32_t *)cols->data + line_offset(cols, line),
+      .row_stride = rows->stride[last],
+      .col_stride = cols->stride[last],
+      .queries = blocks->shape[blocks->rank - 2],
+      .keys = blocks->shape[blocks->rank - 1],
+      .entries = cols->shape[last]};
+}
+
+static int64_t line_count(const dil_tensor *blocks) {
+  int64_t count = 1;
+  for (int32_t axis = 0; axis + 2 < blocks->rank; axis++)
+    count *= blocks->shape[axis];
+  return count;
+}
+
+/* The entries first..end - 1 of a query block, cut to those that there are. */
+static void line_range(const lists_line *l, int64_t block, int64_t *first,
+                       int64_t *end) {
+  *first = l->rows[block * l->row_stride];
+  *end = l->rows[(block + 1) * l->row_stride];
+  if (*first < 0) *first = 0;
+  if (*end > l->entries) *end = l->entries;
+}
+
+dil_tensor dil_lists_table(const dil_input *made, const dil_tensor *rows,
+                           int64_t M, void *data) {
+  int64_t shape[DIL_RANK_MAX];
+  for (int32_t axis = 0; axis + 2 < made->rank; axis++)
+    shape[axis] = rows->shape[axis];
+  shape[made->rank - 2] = (M + made->query_block - 1) / made->query_block;
+  shape[made->rank - 1] = (M + made->block - 1) / made->block;
+  return dil_tensor_make(data, DIL_U8, made->rank, shape);
+}
+
+/* ---- checking ------------------------------------------------------------ */
+
+static dil_status check_row(const lists_line *l, int64_t line, int64_t block,
+                            const char *rows, const char *cols) {
+  int64_t first = l->rows[block * l->row_stride];
+  int64_t end = l->rows[(block + 1) * l->row_stride];
+  if (first < 0 || end < first || end > l->entries)
+    return dil_fail(DIL_USAGE, "input '%s' says that the list of query block "
+                    "%lld (line %lld) is %lld..%lld, and '%s' has %lld entries",
+                    rows, (long long)block, (long long)line, (long long)first,
+                    (long long)end, cols, (long long)l->entries);
+  for (int64_t e = first; e < end; e++) {
+    int64_t key = l->cols[e * l->col_stride];
+    if (key < 0 || key >= l->keys)
+      return dil_fail(DIL_USAGE, "entry %lld of input '%s' (line %lld, query "
+                      "block %lld) is %lld, and the key blocks are 0..%lld",
+                      (long long)e, cols, (long long)line, (long long)block,
+                      (long long)key, (long long)l->keys - 1);
+  }
+  return DIL_OK;
+}
+
+dil_status dil_lists_check(const dil_input *made, const dil_input *inputs,
+                           const dil_tensor *rows, const dil_tensor *cols,
+                           const dil_tensor *blocks) {
+  const char *of_rows = inputs[made->rows].name;
+  const char *of_cols = inputs[made->cols].name;
+  dil_status status = DIL_OK;
+  for (int64_t line = 0; line < line_count(blocks); line++) {
+    lists_line l = line_of(rows, cols, blocks, line);
+    for (int64_t block = 0; block < l.queries && !status; block++)
+      status = check_row(&l, line, block, of_rows, of_cols);
+  }
+  return status;
+}
+
+dil_status dil_lists_refuse(const dil_table *table, int32_t made) {
+  const dil_input *in = &table->inputs[made];
+  return dil_fail(DIL_UNSUPPORTED, "lists of blocks ('%s', '%s') do not go with "
+                  "ranks, chunks or packed calls: a table goes with the first "
+                  "two",
+                  table->inputs[in->rows].name, table->inputs[in->cols].name);
+}
+
+/* ---- filling ------------------------------------------------------------- */
+
+static void fill_row(const lists_line *l, int64_t block, uint8_t *row) {
+  int64_t first, end;
+  line_range(l, block, &first, &end);
+  memset(row, 0, (size_t)l->keys);
+  for (int64_t e = first; e < end; e++) {
+    int64_t key = l->cols[e * l->col_stride];
+    if (key >= 0 && key < l->keys) row[key] = 1;
+  }
+}
+
+void dil_lists_fill(const dil_tensor *rows, const dil_tensor *cols,
+                    const dil_tensor *blocks) {
+  uint8_t *row = blocks->data;
+  for (int64_t line = 0; line < line_count(blocks); line++) {
+    lists_line l = line_of(rows, cols, blocks, line);
+    for (int64_t block = 0; block < l.queries; block++, row += l.keys)
+      fill_row(&l, block, row);
+  }
+}

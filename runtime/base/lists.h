@@ -1,0 +1,30 @@
+/* lists.h - lists of blocks and the table that they stand for.
+ *
+ * Lists are in the form CSR: the key blocks of query block r are cols[rows[r]],
+ * ..., cols[rows[r + 1] - 1], in any order and any number of times. */
+#ifndef DIL_RUNTIME_BASE_LISTS_H
+#define DIL_RUNTIME_BASE_LISTS_H
+
+#include "runtime/plan_table.h"
+
+/* The table that lists stand for, row-major, where a call has M keys. */
+DIL_API dil_tensor dil_lists_table(const dil_input *made,
+                                   const dil_tensor *rows, int64_t M,
+                                   void *data);
+/* DIL_USAGE where an entry is no block of the table or a row is no part of
+ * `cols`; the message names the inputs, of which `made` is the table. rows is i32 [.., nbq + 1], cols i32
+ * [.., *], both readable; table u8 [.., nbq, nb], of which only the shape is
+ * read. */
+DIL_API dil_status dil_lists_check(const dil_input *made,
+                                   const dil_input *inputs,
+                                   const dil_tensor *rows,
+                                   const dil_tensor *cols,
+                                   const dil_tensor *blocks);
+/* DIL_UNSUPPORTED: ranks, chunks and packed calls take no lists. */
+DIL_API dil_status dil_lists_refuse(const dil_table *table, int32_t made);
+/* Writes 1 to the blocks that the lists hold and 0 to all others of a row-major
+ * table. Entries outside it are left out. */
+DIL_API void dil_lists_fill(const dil_tensor *rows, const dil_tensor *cols,
+                            const dil_tensor *blocks);
+
+#endif

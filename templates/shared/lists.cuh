@@ -1,0 +1,46 @@
+/* lists.cuh - lists of blocks become the tables that they stand for, once a
+ * call. A warp makes one row of a table: a query block of a batch row and head.
+ * Entries may stand in any order and any number of times; those outside the
+ * table are left out. */
+#ifndef DIL_TEMPLATES_SHARED_LISTS_H
+#define DIL_TEMPLATES_SHARED_LISTS_H
+#include "templates/shared/bounds.cuh"
+
+/* Row `row` of all rows of a table. */
+DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
+  const dil_device_input &table = p.input[made];
+  int rank = dil_inputs[made].rank, lane = threadIdx.x & 31;
+  const dil_device_input &rows = p.input[dil_inputs[made].rows];
+  const dil_device_input &cols = p.input[dil_inputs[made].cols];
+  long long queries = table.dim[rank - 2], keys = table.dim[rank - 1];
+  long long line = row / queries, block = row % queries;
+  const int *start = (const int *)rows.data + row_offset(rows, rank - 1, line);
+  const int *entry = (const int *)cols.data + row_offset(cols, rank - 1, line);
+  long long stride = cols.stride[rank - 2], apart = rows.stride[rank - 2];
+  long long first = start[block * apart], end = start[(block + 1) * apart];
+  if (first < 0) first = 0;
+  if (end > cols.dim[rank - 2]) end = cols.dim[rank - 2];
+  unsigned char *to = (unsigned char *)table.data + row * keys;
+  for (long long k = lane; k < keys; k += 32) to[k] = 0;
+  __syncwarp();
+  for (long long e = first + lane; e < end; e += 32) {
+    int key = entry[e * stride];
+    if (key >= 0 && key < keys) to[key] = 1;
+  }
+}
+
+extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {
+  long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+#pragma unroll 1
+  for (int i = 0; i < INPUTS; i++) {
+    int rank = dil_inputs[i].rank;
+    if (dil_inputs[i].rows == dil_inputs[i].cols) continue;
+    long long count = p.input[i].dim[rank - 1] ? 1 : 0;
+#pragma unroll 1
+    for (int axis = 0; axis + 1 < rank; axis++) count *= p.input[i].dim[axis];
+    if (warp >= 0 && warp < count) list_row(p, i, warp);
+    warp -= count;
+  }
+}
+
+#endif
