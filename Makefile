@@ -184,7 +184,7 @@ $(BUILD)/compiler/library/library_header.o: $(BUILD)/compiler/library/library_te
 agreed := $(sort $(wildcard $(foreach d,compiler runtime,$(foreach e,h def,$(d)/*.$(e) \
           $(d)/*/*.$(e))) runtime/link/*/*.h runtime/cpu/*/*.h \
           runtime/cpu/*/*.def $(addprefix templates/,shared/launch.h \
-          hopper/hopper_launch.h rows.h)))
+          shared/splits.h decode/decode_launch.h hopper/hopper_launch.h rows.h)))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)
 	$(call say,hash)sum=$$(cat $^ | sha256sum | cut -c 1-7) && \
@@ -317,7 +317,8 @@ tsan-here: tests
 # without compilers: programs, loadable parts, libraries that they ask for.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
-           $(BUILD)/tests/test_hopper $(BUILD)/tests/test_launch \
+           $(BUILD)/tests/test_hopper $(BUILD)/tests/test_decode \
+           $(BUILD)/tests/test_launch \
            $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \
            $(BUILD)/tests/test_gradients_cuda \
            $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)

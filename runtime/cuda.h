@@ -20,7 +20,7 @@ enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 8 };
  * family gives tile sizes and knobs their meaning: its half in compiler/gpu
  * writes them, its half in runtime/cuda reads them. */
 typedef struct dil_cuda_code {
-  const char *family;          /* "general", "hopper", "peak", "rows" */
+  const char *family;          /* "general", "hopper", "decode", ... */
   char variant[80];            /* for people: "general 64x64 d64" */
   int32_t arch;                /* 80, 86, 89, 90 */
   bool lenient;                /* register spills are allowed */

@@ -7,8 +7,8 @@
  * head (decoding with grouped queries) go over the same keys together. Where
  * there are few rows, the keys are split, the splits are computed in parallel
  * and their states are merged in order, as in Flash-Decoding (Dao, Haziza,
- * Massa and Sizov 2023, on the PyTorch blog). The number of splits depends on
- * the shape of the call alone. */
+ * Massa and Sizov 2023, on the PyTorch blog). The number of splits follows from
+ * the batch row's own keys, never from the batch. */
 #include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
@@ -75,6 +75,14 @@ static int64_t row_worker_area(const cpu_run *r, const dil_pass *pass) {
          row_class_area(r, pass);
 }
 
+/* The splits of a batch row with so many positions of keys. Other batch rows have
+ * no part in it: a row has the same bits alone or in a batch. */
+static int64_t row_splits(const row_pass *w, int64_t span) {
+  int64_t items = w->run->table->kv_heads * w->batches;
+  int64_t most = maximum((span + SPLIT_LEAST - 1) / SPLIT_LEAST, 1);
+  return minimum((SPLIT_ITEMS + items - 1) / maximum(items, 1), most);
+}
+
 static row_pass row_pass_plan(const cpu_run *r, const dil_pass *pass) {
   const dil_table *table = r->table;
   row_pass w = {.run = r, .pass = pass, .code = r->code[DIL_ROWS]};
@@ -85,9 +93,7 @@ static row_pass row_pass_plan(const cpu_run *r, const dil_pass *pass) {
   w.group = table->heads / table->kv_heads;
   w.batches = (r->N * w.group + BATCH - 1) / BATCH;
   w.chunk = CHUNK * dilation * (r->shard ? r->shard->keys.step : 1);
-  int64_t items = maximum(r->B * table->kv_heads * w.batches, 1);
-  int64_t most = maximum((r->M + SPLIT_LEAST - 1) / SPLIT_LEAST, 1);
-  w.splits = minimum((SPLIT_ITEMS + items - 1) / items, most);
+  w.splits = row_splits(&w, r->M);
   w.state_floats = round_up(2 + table->value_dim, 16);
   w.worker_bytes = row_worker_area(r, pass);
   return w;
@@ -397,7 +403,8 @@ static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
   int32_t kv = (int32_t)(unit % r->table->kv_heads);
   dil_progression progression = cpu_run_key_progression(r, b);
   int64_t span = progression_end(progression) - progression.first;
-  int64_t share = round_up((span + w->splits - 1) / w->splits, w->chunk);
+  int64_t own = row_splits(w, span);
+  int64_t share = round_up((span + own - 1) / own, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
   row_source at = {cpu_run_row_view(&r->call->k, b, kv, progression),
                    cpu_run_row_view(&r->call->v, b, kv, progression),

@@ -1,6 +1,7 @@
 /* codes.c - see codes.h. In: codes, with their cubins or with a function that
  * makes them. Out: loaded codes, and the code that a pass of a call takes. */
 #include "codes.h"
+#include "decode.h"
 #include "general.h"
 #include "gradient.h"
 #include "runtime/base/status.h"
@@ -18,8 +19,8 @@ static const cuda_family rows = {
         [ROWS_MOVE] = "dil_rows_move", [ROWS_RANDOM] = "dil_rows_random_fill"}};
 
 static const cuda_family *const families[] = {
-    &cuda_hopper,          &cuda_general, &cuda_gradient, &cuda_gradient_keys,
-    &cuda_hopper_gradient, &cuda_peak,    &rows};
+    &cuda_hopper,        &cuda_decode,          &cuda_general, &cuda_gradient,
+    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_peak,    &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 

@@ -7,6 +7,7 @@
 #include "kernel.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
+#include "templates/shared/splits.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -39,7 +40,8 @@ static const char *estimate_refusal(const cuda_codes *codes, const cuda_run *r,
   const char *reason = NULL;
   for (int32_t i = 0; i < (taken < 0 ? codes->count : taken); i++) {
     const cuda_code *code = &codes->loaded[i];
-    if (code->about.passes >> pass & 1)
+    bool asked = !code->family->few || r->N < DIL_FEW_ROWS;
+    if (asked && code->about.passes >> pass & 1)
       reason = code->family->refusal(r, pass, code);
   }
   return reason;

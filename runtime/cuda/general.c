@@ -7,6 +7,7 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
+#include "templates/shared/splits.h"
 #include <stddef.h>
 
 _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
@@ -122,9 +123,39 @@ static int64_t general_row_keys(const cuda_run *r, int32_t pass) {
   return keys;
 }
 
+int64_t general_reach(const cuda_run *r, int32_t pass) {
+  const dil_table *t = r->table;
+  int64_t sum = 0, span = (r->N - 1) * cuda_queries(r).step;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    const dil_branch *branch = &t->branches[b];
+    if (!(t->passes[pass].branches >> b & 1)) continue;
+    int64_t reach =
+        branch->segment ? minimum(branch->segment, r->M) : r->M;
+    const dil_predicate *p =
+        branch->predicate < 0 ? NULL : &t->predicates[branch->predicate];
+    if (p && p->left < FAR_APART && p->right < FAR_APART)
+      reach = minimum(reach, p->left + p->right + 1 + span);
+    if (p)
+      reach = minimum(reach, minimum(dil_predicate_end(p), r->M) - p->key_first);
+    if (reach > 0) sum += (reach - 1) / branch->dilation + 1;
+  }
+  return sum;
+}
+
+/* Whether a call has few rows: its splits then follow from each batch row alone
+ * (templates/shared/splits.h). */
+static bool general_is_few(const cuda_run *r, const cuda_code *code) {
+  return r->N < DIL_FEW_ROWS && !r->shard && code->family == &cuda_general &&
+         !code->about.knob[GENERAL_KNOB_PARTS];
+}
+
 static int32_t general_splits(const cuda_run *r, int32_t pass, int64_t tiles,
-                              const dil_cuda_code *about) {
+                              const cuda_code *code) {
+  const dil_cuda_code *about = &code->about;
   if (about->knob[GENERAL_KNOB_PARTS]) return about->knob[GENERAL_KNOB_PARTS];
+  if (general_is_few(r, code))
+    return few_most(general_reach(r, pass),
+                    tiles / maximum(r->B, 1) / r->table->kv_heads);
   int64_t wanted = (int64_t)r->device->facts.processors * BLOCKS_A_PROCESSOR;
   int64_t most =
       general_row_keys(r, pass) / (SPLIT_TILES * (int64_t)about->tile_keys);
@@ -133,15 +164,23 @@ static int32_t general_splits(const cuda_run *r, int32_t pass, int64_t tiles,
   return (int32_t)maximum(splits, 1);
 }
 
-/* The space of the tiles that hold query rows, or keys (for gradients). */
-static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
-                               const cuda_code *code, dil_params *p) {
-  const dil_table *t = call->table;
-  cuda_run run = *call, *r = &run;
-  if (keys) run.N = call->M;
+/* The most rows of a K/V head that share a tile. */
+static int32_t general_pack_few(const cuda_run *r, int32_t pass,
+                                int32_t tile_rows) {
+  int32_t group = r->table->heads / r->table->kv_heads, pack = group;
+  if (!general_heads_agree(r->table, pass)) return 1;
+  while (pack > tile_rows || group % pack) pack--;
+  return pack;
+}
+
+/* The space of the tiles of so many rows that hold query rows, or keys (for
+ * gradients). Returns the tiles of a batch row. */
+static int64_t general_fill_tiles(const cuda_run *r, int32_t pass, bool keys,
+                                  int32_t tile_rows, int32_t pack,
+                                  dil_params *p) {
+  const dil_table *t = r->table;
   int64_t segment = general_shortest_segment(t, pass);
   if (segment > INT32_MAX / 2) segment = INT32_MAX / 2 + 1;
-  int32_t tile_rows = code->about.tile_rows;
   int64_t step = cuda_queries(r).step, stride = general_stride(r, pass);
   p->pass = pass;
   p->stride = (int)stride;
@@ -150,13 +189,24 @@ static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
   p->parts = general_parts(t, pass, segment);
   p->residues = (int)minimum(quotient_up(stride, step),
                              quotient_up(general_length(r, segment), step));
-  p->pack = keys ? 1 : general_pack(r, pass, tile_rows, segment);
-  int64_t block = tile_rows / p->pack;
+  p->pack = pack;
+  int64_t block = tile_rows / pack;
   p->blocks = (int)quotient_up(general_class_rows(r, pass, segment), block);
   int64_t heads = keys ? t->kv_heads : t->heads / p->pack;
-  int64_t tiles = (int64_t)p->cells * p->parts * p->residues * p->blocks *
-                  heads * r->B;
-  p->splits = general_splits(r, pass, tiles, &code->about);
+  return (int64_t)p->cells * p->parts * p->residues * p->blocks * heads;
+}
+
+static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
+                               const cuda_code *code, dil_params *p) {
+  cuda_run run = *call, *r = &run;
+  if (keys) run.N = call->M;
+  int32_t tile_rows = code->about.tile_rows;
+  int64_t segment = general_shortest_segment(r->table, pass);
+  int32_t pack = keys ? 1 : general_pack(r, pass, tile_rows, segment);
+  int64_t tiles =
+      r->B * general_fill_tiles(r, pass, keys, tile_rows, pack, p);
+  p->splits = general_splits(r, pass, tiles, code);
+  if (!keys && general_is_few(r, code)) p->flags |= DIL_FEW;
   p->spread = tiles < SPREAD_WAVES * (int64_t)r->device->facts.processors;
   p->items = tiles * p->splits;
 }
@@ -232,6 +282,14 @@ static dil_params general_parameters(const cuda_run *r) {
   return p;
 }
 
+void general_fill_few(const cuda_run *r, int32_t pass, int32_t tile_rows,
+                      dil_params *p) {
+  *p = general_parameters(r);
+  p->items = general_fill_tiles(r, pass, false, tile_rows,
+                                general_pack_few(r, pass, tile_rows), p);
+  p->spread = true;
+}
+
 /* ---- the family ---------------------------------------------------------- */
 
 /* Returns whether large tiles are nearly full, and are enough for the device.
@@ -252,7 +310,9 @@ static const char *general_refusal(const cuda_run *r, int32_t pass,
     return "more shared memory than a block has here";
   if (r->shard && code->about.knob[GENERAL_KNOB_WHOLE])
     return "a shard of a sequence";
-  if (code->about.knob[GENERAL_KNOB_MANY] && !general_has_many(r, pass, code))
+  bool few = r->N < DIL_FEW_ROWS && !r->shard;
+  if (code->about.knob[GENERAL_KNOB_MANY] &&
+      (few || !general_has_many(r, pass, code)))
     return "too few rows for large tiles";
   return NULL;
 }

@@ -17,9 +17,9 @@
 #include "templates/shared/plan.cuh"
 #include "templates/shared/bounds.cuh"
 #include "templates/shared/lists.cuh"
+#include "templates/shared/few.cuh"
 #include "templates/shared/element.cuh"
-#include "templates/shared/epilogue.cuh"
-#include "templates/shared/sink.cuh"
+#include "templates/shared/finish.cuh"
 
 #include "templates/general/general_sizes.cuh"
 
@@ -169,6 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       dil_tile t = find_tile(p, item, TILE_ROWS);
       /* Rows that a shard has no keys for keep their state. */
       if (is_shard(p) && p.splits == 1 && !sees_keys(p, t)) t.count = 0;
+      if (t.split > 0 && t.split >= splits_of(p, t.keys)) t.count = 0;
       if (threadIdx.x == 0) SCRATCH.tile = t;
     }
     __syncthreads();

@@ -2,6 +2,10 @@
  * Needs the sizes of general_sizes.cuh. */
 #pragma once
 
+#ifndef ROW_WARP
+#define ROW_WARP (threadIdx.x >> 5) /* the groups of rows that a warp has */
+#endif
+
 /* Row `row` of a tile: query row and head; false: there is none. */
 DIL_INLINE bool find_row(const dil_params &p, const dil_tile &t, int row,
                          int *position, int *head) {
@@ -14,7 +18,7 @@ DIL_INLINE bool find_row(const dil_params &p, const dil_tile &t, int row,
 DIL_INLINE dil_rows rows_of(const dil_params &p, const dil_tile &t,
                             int group) {
   dil_rows rows;
-  int first = 16 * (ROW_GROUPS * (threadIdx.x >> 5) + group);
+  int first = 16 * (int)(ROW_GROUPS * ROW_WARP + group);
 #pragma unroll
   for (int r = 0; r < 2; r++)
     rows.valid[r] = find_row(p, t, first + (threadIdx.x & 31) / 4 + 8 * r,

@@ -15,33 +15,6 @@ DIL_INLINE void begin_rows(dil_state &state, float (&o)[VALUE_TILES][4]) {
   }
 }
 
-/* The end of row `row` of the state's and the output's order, (b, n, h). Its
- * sums are sum(d); their weights add up to l and belong to m. The state that an
- * earlier pass or shard has left joins them, or else the row's sinks. Without a
- * key the state stays. */
-template <class Sum>
-DIL_INLINE void finish_row(const dil_params &p, long long row, int b, int n,
-                           int h, float m, float l, Sum sum) {
-  int how = finish_of(p, h), lane = threadIdx.x & 31;
-  bool resumes = how == FINISH_RESUME;
-  float before = resumes ? p.state_lse[row] : row_start(p, b, n, h, p.pass);
-  before *= DIL_LOG2_E;
-  if (resumes && l == 0) return;
-  float base = fmaxf(m, before);
-  if (base == DIL_NONE) base = 0;
-  float theirs = power_of_2(before - base), mine = power_of_2(m - base);
-  l = theirs + l * mine;
-  float factor = row_factor(p, l);
-  __syncwarp(); /* all have read the lse */
-  if (lane == 0) finish_lse(p, how, b, n, h, row_lse(base, l));
-#pragma unroll 1
-  for (int d = lane; d < VALUE_DIM; d += 32) {
-    float x = sum(d) * mine;
-    if (resumes && theirs != 0) x += p.state_o[row * VALUE_DIM + d] * theirs;
-    finish_element(p, how, b, n, h, d, l == 0 ? 0.0f : x * factor);
-  }
-}
-
 /* One row of a group, m, l and its sums, from where end_rows has put it. */
 DIL_INLINE void end_row(const dil_params &p, const dil_tile &t, int row,
                         const float *sums) {
@@ -96,17 +69,18 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
     dil_place at = place_of(p, index);
     if (!pass_serves(p.pass, at.h)) continue;
     const float *part = p.partial + index * (2 + VALUE_DIM);
+    const int splits = splits_of(p, batch_keys(p, at.b));
     float top = DIL_NONE, l = 0;
 #pragma unroll 1
-    for (int s = 0; s < p.splits; s++) top = fmaxf(top, part[s * stride]);
+    for (int s = 0; s < splits; s++) top = fmaxf(top, part[s * stride]);
     float base = top == DIL_NONE ? 0.0f : top;
 #pragma unroll 1
-    for (int s = 0; s < p.splits; s++)
+    for (int s = 0; s < splits; s++)
       l += part[s * stride + 1] * power_of_2(part[s * stride] - base);
     finish_row(p, index, at.b, at.n, at.h, top, l, [&](int d) {
       float sum = 0;
 #pragma unroll 1
-      for (int s = 0; s < p.splits; s++)
+      for (int s = 0; s < splits; s++)
         sum += part[s * stride + 2 + d] * power_of_2(part[s * stride] - base);
       return sum;
     });

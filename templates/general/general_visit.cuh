@@ -10,6 +10,8 @@
  * multiplicity; `union`: once). The owner is the least in order. */
 #pragma once
 
+#include "templates/shared/few.cuh"
+
 struct dil_cursor {
   dil_set rest;   /* branches not begun */
   dil_set merged; /* branches whose keys count in this branch's visits */
@@ -143,7 +145,10 @@ struct dil_scratch {
 #endif
 };
 static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
-#define SCRATCH (*(dil_scratch *)shared)
+#ifndef SCRATCH_AT
+#define SCRATCH_AT 0 /* in shared memory */
+#endif
+#define SCRATCH (*(dil_scratch *)(shared + SCRATCH_AT))
 
 /* The tile as the rows of a visit see it, and as those of the next one do. */
 DIL_INLINE dil_tile tile_of(const dil_visit &v) {
@@ -192,19 +197,23 @@ DIL_INLINE void list_merged(const dil_tile &t, const dil_cursor &c) {
     SCRATCH.merged_count[c.table] = __popcll(c.merged);
 }
 
+/* How often column i of a visit counts. */
+DIL_INLINE int key_count(const dil_visit &v, int i) {
+  int j = v.keys.start + (v.n + i) * v.keys.step, count = 1;
+#pragma unroll 1
+  for (int k = 0; k < SCRATCH.merged_count[v.table]; k++) {
+    const dil_merged &g = SCRATCH.merged_branch[v.table][k];
+    count += in_span(g.segment, j) && !in_span(g.taken, j) &&
+             (j - g.start) % g.step == 0;
+  }
+  return count;
+}
+
 /* Writes the multiplicity of each column of a visit to shared memory. */
 DIL_INLINE void count_keys(const dil_visit &v, float *times) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS) {
-    int j = v.keys.start + (v.n + i) * v.keys.step, count = 1;
-#pragma unroll 1
-    for (int k = 0; k < SCRATCH.merged_count[v.table]; k++) {
-      const dil_merged &g = SCRATCH.merged_branch[v.table][k];
-      count += in_span(g.segment, j) && !in_span(g.taken, j) &&
-               (j - g.start) % g.step == 0;
-    }
-    times[i] = (float)count;
-  }
+  for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)
+    times[i] = (float)key_count(v, i);
 }
 #endif
 
@@ -298,8 +307,9 @@ DIL_INLINE void share_tiles(const dil_params &p, const dil_tile &t,
                             dil_cursor &c) {
   c.rest = t.branches;
   c.counting = false;
-  c.skip = (int)(c.tiles * t.split / p.splits);
-  c.take = (int)(c.tiles * (t.split + 1) / p.splits) - c.skip;
+  int splits = splits_of(p, t.keys);
+  c.skip = (int)(c.tiles * t.split / splits);
+  c.take = (int)(c.tiles * (t.split + 1) / splits) - c.skip;
 }
 
 /* ---- empty, full and partial tiles --------------------------------------- */
@@ -411,17 +421,11 @@ DIL_INLINE void plan_visit(const dil_params &p, int slot) {
   __syncwarp();
 }
 
-/* Bits of a group of this warp. A part keeps all pairs or none, or each pair is
- * asked. */
-DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
-                               int slot, int group) {
-  const dil_visit &v = SCRATCH.visit[slot];
-  dil_rows rows = rows_of(p, t, group);
-  if (v.window) return window_bits(t, rows, v);
-  int number = ROW_GROUPS * (threadIdx.x >> 5) + group;
-  int byte = 8 * (number % 4);
-  unsigned live = SCRATCH.part_live[slot][number / 4] >> byte & 0xff;
-  unsigned full = SCRATCH.part_full[slot][number / 4] >> byte & 0xff;
+/* Bits of a group of 16 rows. `live` and `full` are of its parts, a bit for each
+ * 8 keys: a part keeps all pairs or none, or each pair is asked. */
+DIL_INLINE unsigned part_bits(const dil_params &p, const dil_tile &t,
+                              const dil_rows &rows, const dil_visit &v,
+                              unsigned live, unsigned full) {
   unsigned bits = 0;
 #pragma unroll 1
   for (; live; live &= live - 1) {
@@ -432,3 +436,15 @@ DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
   return bits;
 }
 
+/* The same of a group of this warp. */
+DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
+                               int slot, int group) {
+  const dil_visit &v = SCRATCH.visit[slot];
+  dil_rows rows = rows_of(p, t, group);
+  if (v.window) return window_bits(t, rows, v);
+  int number = (int)(ROW_GROUPS * ROW_WARP + group);
+  int byte = 8 * (number % 4);
+  return part_bits(p, t, rows, v,
+                   SCRATCH.part_live[slot][number / 4] >> byte & 0xff,
+                   SCRATCH.part_full[slot][number / 4] >> byte & 0xff);
+}

@@ -1,64 +1,15 @@
 // hopper_async.cuh - barriers, copies and shared memory of the Hopper kernels.
 //
-// Most functions are one instruction: mbarriers (arrive, expect bytes, wait for
-// a phase), TMA copies, named barriers, plain loads and stores of shared
-// memory.
+// Most functions are one instruction: stores of boxes, plain loads and stores of
+// shared memory. Those that other kernels of sm_90 share stand in barrier.cuh.
 #pragma once
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-#define DEVICE __device__ __forceinline__
+#include "templates/shared/barrier.cuh"
 
 DEVICE u32 shared_address(const void *p) {
   return (u32)__cvta_generic_to_shared(p);
 }
 
-DEVICE void barrier_init(u32 barrier, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier),
-               "r"(count));
-}
-DEVICE void barrier_expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   barrier),
-               "r"(bytes)
-               : "memory");
-}
-DEVICE void barrier_arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-DEVICE void barrier_wait(u32 barrier, u32 phase) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@p bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(barrier),
-      "r"(phase)
-      : "memory");
-}
-
-// Named barriers. named_barrier_sync arrives and waits until `threads` threads
-// have arrived; named_barrier_arrive does not wait.
-DEVICE void named_barrier_sync(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-DEVICE void named_barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// TMA copies a box of rows of one (phase, head, batch row) into shared memory
-// and completes the transaction on `barrier`. `keep` is the L2 eviction policy.
-#define KEEP_LAST 0x14F0000000000000ull  // keys and values: read many times
-#define KEEP_FIRST 0x12F0000000000000ull // queries: read once
-DEVICE void load_box(u32 to, const hopper_map *map, u32 barrier, int column,
-                     int row, int phase, int head, int batch, u64 keep) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::"
-      "bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(
-          to),
-      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(phase), "r"(head),
-      "r"(batch), "l"(keep)
-      : "memory");
-}
 DEVICE void store_box(const hopper_map *map, u32 from, int column, int row,
                       int phase, int head, int batch) {
   asm volatile(
@@ -76,11 +27,6 @@ DEVICE void store_wait_read() { // afterwards the sources may be overwritten
 DEVICE void store_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-// Makes earlier plain writes to shared memory visible to TMA and wgmma.
-DEVICE void proxy_fence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 DEVICE int4 shared_load(u32 address) {
   int4 x;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -142,13 +88,4 @@ DEVICE u32 grid_size() {
   u32 x;
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
   return x;
-}
-
-DEVICE u32 count_up(unsigned *counter) {
-  u32 before;
-  asm volatile("atom.global.add.u32 %0, [%1], 1;"
-               : "=r"(before)
-               : "l"(counter)
-               : "memory");
-  return before;
 }

@@ -75,7 +75,7 @@ hopper_gradients() { # file, kernels, options
 # Two chips at once, a processor each.
 compare 80 12 edges linked_ranks gradients_cuda &
 {
-  compare 90 6 edges numeric hopper shards
+  compare 90 6 edges numeric hopper decode shards
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
     >"$TMP/patterns for Hopper on sm_90" 2>&1
   rings

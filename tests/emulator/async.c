@@ -209,7 +209,9 @@ int chip_mbarrier_wait(unsigned at, unsigned parity) {
 /* ---- boxes ----------------------------------------------------------------------- */
 
 typedef struct box {
-  const tensor_map *map;
+  const tensor_map *map; /* NULL: `bytes` that lie side by side at `from` */
+  const void *from;
+  unsigned bytes;
   int at[5];
   unsigned shared, told; /* of an mbarrier */
   bool load;
@@ -222,17 +224,26 @@ struct boxes {
   int committed[THREADS_MOST]; /* groups of stores of each thread */
 };
 
+/* Bytes in place of a box. */
+static void run_bytes(const block *b, const box *x) {
+  if (!memory_holds(x->from, x->bytes, b->device))
+    chip_fault("a copy of %u bytes: %s", x->bytes, memory_problem());
+  memcpy(b->shared + x->shared, x->from, x->bytes);
+}
+
 static void run_box(block *b, const box *x) {
   char *shared = b->shared + x->shared;
-  for (unsigned i = 0; !x->load && i < map_box_bytes(x->map); i += 16)
+  for (unsigned i = 0; !x->load && i < x->bytes; i += 16)
     proxy_read(b, x->shared + i, "the store of a box");
-  if (!map_copy(x->map, b->device, x->at, shared, b->shared, x->load))
+  if (!x->map)
+    run_bytes(b, x);
+  else if (!map_copy(x->map, b->device, x->at, shared, b->shared, x->load))
     chip_fault("a box at %d, %d, %d, %d, %d of a tensor map: %s", x->at[0],
                x->at[1], x->at[2], x->at[3], x->at[4], map_problem());
   if (!x->load) return;
   mbarrier *m = (mbarrier *)(void *)(b->shared + x->told);
   if (m->magic != MAGIC) chip_fault("the mbarrier of a box is gone");
-  add_bytes(m, -(int32_t)map_box_bytes(x->map));
+  add_bytes(m, -(int32_t)x->bytes);
   settle(b, m);
 }
 
@@ -245,25 +256,42 @@ static void run_and_drop(block *b, int index) {
   run_box(b, &x);
 }
 
-static void start_box(const void *map, const int *at, unsigned shared,
-                      unsigned told, bool load) {
+/* Does what was asked, now or later. */
+static void put_box(const box *x) {
   block *b = block_now();
-  const thread *t = thread_now();
   struct boxes *all = b->boxes;
-  const char *doing = load ? "the copy of a box" : "the store of a box";
-  if (!map_is_one(map))
-    chip_fault("%s through %p: %s", doing, map, map_problem());
-  box x = {map, {0}, shared, told, load, t->index, 0};
-  memcpy(x.at, at, sizeof x.at);
-  shared_at(shared, map_box_bytes(x.map), 128, doing);
-  if (load) mbarrier_at(told);
-  else x.group = all->committed[t->index];
   if (!b->late) {
-    run_box(b, &x);
+    run_box(b, x);
     return;
   }
   if (all->count == BOXES) run_and_drop(b, 0);
-  all->box[all->count++] = x;
+  all->box[all->count++] = *x;
+}
+
+static void start_box(const void *map, const int *at, unsigned shared,
+                      unsigned told, bool load) {
+  const thread *t = thread_now();
+  const char *doing = load ? "the copy of a box" : "the store of a box";
+  if (!map_is_one(map))
+    chip_fault("%s through %p: %s", doing, map, map_problem());
+  box x = {.map = map, .bytes = map_box_bytes(map), .shared = shared,
+           .told = told, .load = load, .thread = t->index};
+  memcpy(x.at, at, sizeof x.at);
+  shared_at(shared, x.bytes, 128, doing);
+  if (load) mbarrier_at(told);
+  else x.group = block_now()->boxes->committed[t->index];
+  put_box(&x);
+}
+
+void chip_bulk_load(unsigned to, const void *from, unsigned bytes,
+                    unsigned told) {
+  box x = {.from = from, .bytes = bytes, .shared = to, .told = told,
+           .load = true, .thread = thread_now()->index};
+  if ((uintptr_t)from % 16 || !bytes || bytes % 16)
+    chip_fault("a copy of %u bytes from %p: no multiples of 16", bytes, from);
+  shared_at(to, bytes, 16, "a copy of bytes");
+  mbarrier_at(told);
+  put_box(&x);
 }
 
 void chip_box_load(unsigned to, const void *map, const int *at,

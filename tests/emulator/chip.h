@@ -33,6 +33,9 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z,
   return {x, y, z, w};
 }
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
 
 /* ---- the emulator ----------------------------------------------------------- */
 
@@ -129,6 +132,7 @@ static inline void __syncthreads() { chip_barrier(0, chip_now->threads.x, 0); }
 static inline int __syncthreads_or(int x) {
   return chip_barrier(0, chip_now->threads.x, x != 0);
 }
+static inline void __threadfence() {}
 static inline void __syncwarp(unsigned mask = ~0u) {
   chip_ballot(CHIP_SYNC, mask, 0);
 }
@@ -293,6 +297,11 @@ static inline void ptx_ld_shared_v2_f32(ptx_group<float, 2> d, unsigned from) {
   float x[2];
   chip_shared_read(from, x, 8);
   for (int i = 0; i < 2; i++) *d.at[i] = x[i];
+}
+static inline void ptx_ld_global_cg_v4_f32(ptx_group<float, 4> d,
+                                           unsigned long long from) {
+  const float *x = (const float *)from;
+  for (int i = 0; i < 4; i++) *d.at[i] = x[i];
 }
 PTX ptx_ld_shared_b32(D &d, unsigned from) {
   unsigned x;

@@ -52,6 +52,9 @@ int chip_mbarrier_wait(unsigned at, unsigned parity);
 /* Boxes of a tensor map, to and from shared memory. */
 void chip_box_load(unsigned to, const void *map, const int *at,
                    unsigned mbarrier);
+/* Bytes that lie side by side, from global to shared memory. */
+void chip_bulk_load(unsigned to, const void *from, unsigned bytes,
+                    unsigned mbarrier);
 void chip_box_store(const void *map, const int *at, unsigned from);
 void chip_box_commit(void);
 void chip_box_wait(int left, int read_only);

@@ -39,6 +39,11 @@ static inline void PTX_BOX_LOAD(unsigned to, unsigned long long map,
   for (int i = 0; i < 5; i++) at[i] = (int)*x.at[i];
   chip_box_load(to, (const void *)map, at, mbarrier);
 }
+static inline void
+ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes(
+    unsigned to, unsigned long long from, unsigned bytes, unsigned mbarrier) {
+  chip_bulk_load(to, (const void *)from, bytes, mbarrier);
+}
 static inline void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(
     unsigned long long map, ptx_group<unsigned, 5> x, unsigned from) {
   int at[5];

@@ -12,8 +12,8 @@
 
 /* The general strategy is last: it takes the passes that the others refuse. */
 static const gpu_strategy *const strategies[] = {
-    &strategy_hopper, &strategy_hopper_pair, &strategy_hopper_gradient,
-    &strategy_gradient, &strategy_general};
+    &strategy_hopper, &strategy_hopper_pair, &strategy_decode,
+    &strategy_hopper_gradient, &strategy_gradient, &strategy_general};
 
 static const gpu_fast *const fasts[] = {&fast_hopper};
 
@@ -267,6 +267,7 @@ static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
   bool backward = r->common.plan->direction == DIL_BACKWARD;
   if (s == &strategy_gradient) return backward;
+  if (s == &strategy_decode) return gpu_wants_fast(r, selected) && !backward;
   if (s == &strategy_hopper_gradient)
     return backward && gpu_wants_fast(r, selected);
   if (r->only && strcmp(r->only, s->name)) return false;
@@ -295,8 +296,8 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   return status;
 }
 
-/* Marks the deferred variants: general variants, if others before them take
- * every pass or they are for calls with many rows. Members that knobs select
+/* Marks the deferred variants: that for calls with few rows; general variants, if
+ * others before them take every pass or they are for calls with many rows. Members that knobs select
  * are never deferred: an error in knobs must show when the kernel is made. */
 static void gpu_mark_deferred(const plan *p, gpu_jobs *jobs) {
   int32_t count = p->table.pass_count;
@@ -304,9 +305,11 @@ static void gpu_mark_deferred(const plan *p, gpu_jobs *jobs) {
   for (int32_t i = 0; i < jobs->count; i++) {
     gpu_job *j = &jobs->job[i];
     bool general = j->strategy == &strategy_general;
-    if (!general) taken |= j->code.passes;
-    j->deferred = general && !j->request.knobs &&
-                  ((taken & all) == all || j->code.knob[GENERAL_KNOB_MANY]);
+    bool few = j->strategy == &strategy_decode;
+    if (!general && !few) taken |= j->code.passes;
+    j->deferred = few || (general && !j->request.knobs &&
+                          ((taken & all) == all ||
+                           j->code.knob[GENERAL_KNOB_MANY]));
   }
 }
 
@@ -343,7 +346,8 @@ static uint32_t gpu_deferred(const gpu_request *request, bool *urgent) {
   if (!gpu_list(request, &jobs)) gpu_mark_deferred(request->common.plan, jobs);
   for (int32_t i = 0; jobs && i < jobs->count; i++) {
     found |= (uint32_t)jobs->job[i].deferred << i;
-    general &= jobs->job[i].strategy == &strategy_general;
+    general &= jobs->job[i].strategy == &strategy_general ||
+               jobs->job[i].strategy == &strategy_decode;
   }
   /* The general kernel also computes bounds of inputs, and begins and ends the
    * running states of several passes. Calls with either need it at once. */

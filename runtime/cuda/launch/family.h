@@ -56,6 +56,7 @@ static inline int64_t cuda_state_rows(const cuda_run *r) {
 
 typedef struct cuda_family {
   const char *name;
+  bool few;                     /* it is for calls with few rows alone */
   const char *entry[DIL_CUDA_ENTRIES]; /* names of the cubin's functions; NULL
                                           ends the list */
   /* Make and free cuda_code.memory; NULL: the family has none. */

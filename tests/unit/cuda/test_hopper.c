@@ -358,8 +358,6 @@ static const kernel_case left[] = {
     {P(F16(64), "branch { segment 256; } branch { dilation 3; }"), FORCE_FUSE,
      RAGGED(900, 1100, 1)},
     {P(BF16(64), "branch { segment 256; }"), 0, SHAPE(2, 300, 0, 0)},
-    {P(BF16(64), "causal; branch { segment 256; }"), 0,
-     SHAPE(2, 63, 1000, 0)},
 };
 enum {
   CASES = sizeof cases / sizeof cases[0],

@@ -1,0 +1,199 @@
+/* decode.c - launches of the kernel for few rows. In: a call with fewer than 64
+ * rows of queries, and a pass. Out: one launch, whose parameter holds the tensor
+ * maps of k and v, a map for each dilation. The number of splits follows from the
+ * rows' own keys (templates/shared/splits.h), never from the batch. */
+#include "decode.h"
+#include "device.h"
+#include "general.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/hopper/maps.h"
+#include "runtime/cuda/launch/counters.h"
+#include "runtime/tables/hopper_table.h"
+#include "templates/decode/decode_launch.h"
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES &&
+                   offsetof(decode_launch, of) == 4096 &&
+                   offsetof(decode_launch, dilation) == 5696 &&
+                   offsetof(decode_launch, counters) == 5744,
+               "templates/decode/decode.cu has another decode_launch");
+
+/* ---- the cache between launches ------------------------------------------ */
+
+typedef struct decode_memory {
+  pthread_mutex_t lock;
+  map_cache maps;
+} decode_memory;
+
+static void decode_close(cuda_code *code) {
+  decode_memory *m = code->memory;
+  maps_close(&m->maps);
+  pthread_mutex_destroy(&m->lock);
+  free(m);
+  code->memory = NULL;
+}
+
+static dil_status decode_open(const dil_table *table, cuda_code *code) {
+  (void)table;
+  decode_memory *m = calloc(1, sizeof *m);
+  if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
+  pthread_mutex_init(&m->lock, NULL);
+  code->memory = m;
+  dil_status status = maps_open(&m->maps, 2 * HOPPER_STRIDES);
+  if (status) decode_close(code);
+  return status;
+}
+
+/* ---- the launch ---------------------------------------------------------- */
+
+/* Lists the dilations of a pass. Returns how many; more than HOPPER_STRIDES: not
+ * all are listed. */
+static int32_t decode_dilations(const dil_table *t, int32_t pass,
+                                int32_t list[HOPPER_STRIDES]) {
+  int32_t count = 0;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    int32_t dilation = (int32_t)t->branches[b].dilation, i = 0;
+    if (!(t->passes[pass].branches >> b & 1)) continue;
+    while (i < count && i < HOPPER_STRIDES && list[i] != dilation) i++;
+    if (i < count) continue;
+    if (count < HOPPER_STRIDES) list[count] = dilation;
+    count++;
+  }
+  return count;
+}
+
+static void decode_fill_sizes(const cuda_run *r, int32_t pass,
+                              const cuda_code *code, decode_launch *l) {
+  general_fill_few(r, pass, code->about.tile_rows, &l->of);
+  int32_t row_tiles = (int32_t)l->of.items / r->table->kv_heads;
+  l->tiles = (int)l->of.items;
+  l->again = row_tiles > 1;
+  l->splits = few_most(general_reach(r, pass), row_tiles);
+}
+
+static dil_status decode_fill_maps(const cuda_run *r, int32_t pass,
+                                   const cuda_code *code, decode_launch *l) {
+  const dil_table *t = r->table;
+  decode_memory *m = code->memory;
+  int32_t keys = code->about.tile_keys, list[HOPPER_STRIDES];
+  int32_t count = decode_dilations(t, pass, list);
+  map_view views[2] = {maps_view(&r->call->k, t->head_dim, keys),
+                       maps_view(&r->call->v, t->value_dim, keys)};
+  hopper_maps *const maps[2] = {&l->k, &l->v};
+  dil_status status = DIL_OK;
+  memcpy(l->dilation, list, (size_t)count * sizeof *list);
+  pthread_mutex_lock(&m->lock);
+  for (int32_t i = 0; i < 2 && !status; i++) {
+    views[i].pass = pass;
+    status = maps_find(&m->maps, r->device->driver, &views[i], list, count,
+                       *maps[i]);
+  }
+  pthread_mutex_unlock(&m->lock);
+  return status;
+}
+
+/* Workspace: the parts of split keys, and a counter for each tile. */
+static int64_t decode_part_bytes(const cuda_run *r, const decode_launch *l) {
+  int64_t pitch = (r->table->value_dim + 3) / 4 * 4 + 4;
+  int64_t rows = r->B * r->N * r->table->heads;
+  return l->splits == 1 ? 0 : round_up(rows * l->splits * pitch * 4, 256);
+}
+static int64_t decode_counter_bytes(const cuda_run *r, const decode_launch *l) {
+  return l->splits == 1 ? 0 : round_up(r->B * l->tiles * 4, 256);
+}
+
+static int64_t decode_workspace(const cuda_run *r, int32_t pass,
+                                const cuda_code *code) {
+  decode_launch l = {0};
+  decode_fill_sizes(r, pass, code, &l);
+  return decode_part_bytes(r, &l) + decode_counter_bytes(r, &l);
+}
+
+/* Splits that end are counted from 0. */
+static dil_status decode_clear(const cuda_run *r, decode_launch *l) {
+  int64_t bytes = decode_counter_bytes(r, l);
+  l->of.partial = (float *)(void *)r->workspace;
+  if (!bytes) return DIL_OK;
+  l->arrived =
+      (unsigned *)(void *)(r->workspace + decode_part_bytes(r, l));
+  return cuda_check(r->device->driver,
+                    r->device->driver->fill_ordered(
+                        (cu_pointer)(uintptr_t)l->arrived, 0, (size_t)bytes,
+                        r->stream),
+                    "clear the counters of splits");
+}
+
+static dil_status decode_launch_pass(const cuda_run *r, int32_t pass,
+                                     const cuda_code *code) {
+  decode_launch l = {0};
+  cuda_counter counter;
+  cuda_counters *counters = r->device->counters;
+  decode_fill_sizes(r, pass, code, &l);
+  int64_t units = r->B * l.tiles * l.splits;
+  if (units > INT32_MAX)
+    return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
+  dil_status status = decode_fill_maps(r, pass, code, &l);
+  if (!status) status = decode_clear(r, &l);
+  if (!status) status = counters_take(counters, r->stream, &counter);
+  if (status) return status;
+  l.counters = (unsigned *)(uintptr_t)counter.memory;
+  status = cuda_launch(r, code, 0,
+                       minimum(units, r->device->facts.processors),
+                       code->about.threads, code->about.shared, &l);
+  return counters_give(counters, r->stream, &counter, status);
+}
+
+/* ---- the family ---------------------------------------------------------- */
+
+/* Whether the copies of single rows can read a tensor. */
+static bool decode_copies(const dil_tensor *t) {
+  for (int32_t axis = 0; axis < 3; axis++)
+    if (t->shape[axis] > 1 && t->stride[axis] % 8) return false;
+  return (uintptr_t)t->data % 16 == 0;
+}
+
+static const char *decode_refusal(const cuda_run *r, int32_t pass,
+                                  const cuda_code *code) {
+  int32_t list[HOPPER_STRIDES];
+  const dil_call *c = r->call;
+  (void)code;
+  if (r->N >= DIL_FEW_ROWS) return "64 queries or more";
+  if (r->shard) return "a shard of a sequence";
+  if (r->drop) return "dropout";
+  if (r->M == 0) return "no keys";
+  if (r->M > 1 << 29) return "more than 2^29 keys";
+  if (r->B > 1 << 16) return "more than 2^16 batch rows";
+  if (decode_dilations(r->table, pass, list) > HOPPER_STRIDES)
+    return "more than 8 dilations";
+  for (int32_t b = 0; b < r->table->branch_count; b++)
+    if (r->table->branches[b].dilation > HOPPER_DILATION)
+      return "a dilation above 4096";
+  if (!decode_copies(&c->q) || !maps_can(&c->k) || !maps_can(&c->v))
+    return "tensors that no tensor map describes";
+  return NULL;
+}
+
+static void decode_estimate(const cuda_run *r, int32_t pass,
+                            const cuda_code *code, dil_cuda_pass *out) {
+  decode_launch l = {0};
+  decode_fill_sizes(r, pass, code, &l);
+  out->tile_rows = code->about.tile_rows;
+  out->tiles = r->B * l.tiles;
+  out->parts = few_splits(general_reach(r, pass), l.tiles / r->table->kv_heads);
+  out->pack = l.of.pack;
+  out->visited = out->masked = out->skipped = out->saved = -1;
+}
+
+const cuda_family cuda_decode = {.name = "decode",
+                                 .few = true,
+                                 .entry = {"dil_decode"},
+                                 .open = decode_open,
+                                 .close = decode_close,
+                                 .refusal = decode_refusal,
+                                 .estimate = decode_estimate,
+                                 .workspace = decode_workspace,
+                                 .launch = decode_launch_pass};

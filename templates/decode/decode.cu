@@ -1,0 +1,144 @@
+/* decode.cu - the kernel for few rows of sm_90: decoding with a cache of keys. Its
+ * time is that of reading K and V once, so that all it does serves the copies.
+ *
+ * A *unit* is a tile of up to 16 rows and one split of its keys. The rows of a
+ * group of query heads share a tile. Blocks take units by counting, as long as
+ * there are any. A producing warp plans the keys of a unit as general.cu does
+ * (general_visit.cuh), copies them into a ring of stages and tells the other
+ * warps by messages. It runs ahead of them, also into the next unit. Two teams
+ * of warps take units in turn; the visits of a unit go round the warps of its
+ * team, each of which has a running softmax of its own. At the end the team adds
+ * them up in a fixed order. Where keys are split, the last unit of a tile to end
+ * merges all in the order of the keys.
+ *
+ * What a unit holds follows from the batch row's own keys (splits.h): a row has the
+ * same bits alone or in a batch. The idea of splits is that of Flash-Decoding
+ * (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). */
+#include "templates/shared/plan.cuh"
+#include "templates/shared/finish.cuh"
+#include "templates/shared/barrier.cuh"
+#include "templates/decode/decode_launch.h"
+#include "templates/decode/decode_sizes.cuh"
+#include "templates/shared/score.cuh"
+#include "templates/shared/softmax.cuh"
+#define ROW_WARP 0 /* all warps work on the rows of one tile */
+#include "templates/general/general_rows.cuh"
+enum { CARES = 0 };
+#include "templates/general/general_visit.cuh"
+#include "templates/decode/decode_stream.cuh"
+#include "templates/decode/decode_plan.cuh"
+#include "templates/decode/decode_product.cuh"
+#include "templates/decode/decode_end.cuh"
+
+static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES,
+              "the run time has another decode_launch");
+static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
+
+/* What a warp has of a unit. */
+struct decode_rows {
+  dil_state state[ROW_GROUPS];
+  float o[ROW_GROUPS][VALUE_TILES][4];
+  bool begun; /* it has taken a visit */
+};
+
+DIL_INLINE void begin_unit(decode_rows &x) {
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++) {
+#pragma unroll
+    for (int e = 0; e < 4 * VALUE_TILES; e++) x.o[r][e >> 2][e & 3] = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      x.state[r].m[i] = DIL_NONE;
+      x.state[r].l[i] = 0;
+    }
+  }
+  x.begun = false;
+}
+
+/* Scores to weights: scale, chain, predicate, softmax. */
+DIL_INLINE void make_weights(const dil_params &p, const decode_message &m,
+                             const float *times, int group,
+                             float (&s)[SCORE_TILES][4], dil_state &state,
+                             float (&o)[VALUE_TILES][4]) {
+  const dil_visit &v = m.visit;
+  bool natural = SCORED || !(p.scale > 0);
+  float alpha[2];
+  dil_rows rows = rows_of(p, m.tile, group);
+  unsigned bits = ~0u;
+  if (!v.full)
+    bits = v.window ? window_bits(m.tile, rows, v)
+                    : part_bits(p, m.tile, rows, v,
+                                m.live[group / 4] >> 8 * (group % 4) & 0xff,
+                                m.full[group / 4] >> 8 * (group % 4) & 0xff);
+  if (natural) rewrite_scores<SCORE_TILES>(p, m.tile, rows, v, s);
+  if (!v.full) {
+#pragma unroll
+    for (int e = 0; e < 4 * SCORE_TILES; e++)
+      if (!(bits >> e & 1)) s[e >> 2][e & 3] = DIL_NONE;
+  }
+  softmax_step<SCORE_TILES>(state, s,
+                            natural ? DIL_LOG2_E : p.scale * DIL_LOG2_E,
+                            MULTIPLICITY && v.merged ? times : nullptr, alpha);
+  if (__any_sync(0xffffffffu, alpha[0] != 1 || alpha[1] != 1)) {
+#pragma unroll
+    for (int e = 0; e < 4 * VALUE_TILES; e++)
+      o[e >> 2][e & 3] *= alpha[e >> 1 & 1];
+  }
+}
+
+/* A warp's visit: the keys of message number n. */
+DIL_INLINE void take_visit(const dil_params &p, const decode_message &m,
+                           unsigned n,
+                           query_fragment (&fragments)[ROW_GROUPS][Q_FRAGMENTS],
+                           decode_rows &x) {
+  unsigned stage = m.place % STAGES, slot = m.unit % QUERIES;
+  float s[ROW_GROUPS][SCORE_TILES][4];
+  if (!x.begun) {
+    barrier_wait(QUERY_FULL(slot), m.unit / QUERIES & 1);
+    if (Q_IN_REGISTERS) load_fragments(slot, fragments);
+    x.begun = true;
+  }
+  barrier_wait(STAGE_FULL(stage), m.place / STAGES & 1);
+  make_scores(stage, slot, fragments, s);
+#pragma unroll
+  for (int r = 0; r < ROW_GROUPS; r++)
+    make_weights(p, m, TIMES(n % MESSAGES), r, s[r], x.state[r], x.o[r]);
+  if (!m.visit.full && has_bad_values(stage)) take_bad_rows(stage, s, x.o);
+  add_values(stage, s, x.o);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(STAGE_EMPTY(stage));
+}
+
+DIL_INLINE void consume(const decode_launch &l) {
+  int warp = (int)threadIdx.x / 32 - 1;
+  int team = warp / TEAM_WARPS, mine = warp % TEAM_WARPS;
+  query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
+  decode_rows x;
+  begin_unit(x);
+#pragma unroll 1
+  for (unsigned n = 0;; n++) {
+    const decode_message &m = MESSAGE(n % MESSAGES);
+    barrier_wait(MESSAGE_FULL(n % MESSAGES), n / MESSAGES & 1);
+    if (m.stops) break;
+    if (m.unit % TEAMS == (unsigned)team) {
+      if (!m.visit.some) {
+        end_unit(l, m, team, mine, x.begun, x.state, x.o);
+        begin_unit(x);
+      } else if (m.owner == mine) {
+        take_visit(l.of, m, n, fragments, x);
+      }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(MESSAGE_EMPTY(n % MESSAGES));
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    dil_decode(const __grid_constant__ decode_launch l) {
+  open_stream();
+  __syncthreads();
+  if (threadIdx.x < 32)
+    produce(l);
+  else
+    consume(l);
+}

@@ -1,0 +1,22 @@
+/* decode_launch.h - the parameter of the kernel for few rows. Plain C: the run
+ * time fills it, and decode.cu reads it. */
+#ifndef DIL_TEMPLATES_DECODE_DECODE_LAUNCH_H
+#define DIL_TEMPLATES_DECODE_DECODE_LAUNCH_H
+
+#include "templates/hopper/hopper_launch.h"
+#include "templates/shared/splits.h"
+
+enum { DECODE_LAUNCH_BYTES = 5760 }; /* C and CUDA C both check it */
+
+typedef struct decode_launch {
+  hopper_maps k, v;        /* by dilation */
+  dil_params of;           /* with one split; `items` are of a batch row */
+  int dilation[HOPPER_STRIDES]; /* of these maps */
+  int tiles;               /* of a batch row */
+  int splits;              /* the most that a row has */
+  int again;               /* several tiles read the same keys */
+  unsigned *counters;      /* units taken, blocks that have ended; both 0 */
+  unsigned *arrived;       /* [batches][tiles] splits that have ended; all 0 */
+} decode_launch;
+
+#endif

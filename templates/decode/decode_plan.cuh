@@ -1,0 +1,234 @@
+/* decode_plan.cuh - the producing warp: which units the block takes, the visits of
+ * their keys, and the copies. All lanes go through it together. */
+#pragma once
+
+/* What is left of a block's work, and how far its rings have come. */
+struct decode_cursor {
+  int group;       /* 32 batch rows from here on are looked at */
+  unsigned before; /* units of the batch rows before them */
+  unsigned unit, message, place; /* the next ones, counted on */
+};
+
+/* A unit: its batch row, tile and split. */
+struct decode_unit {
+  bool some;
+  int b, tile, split, splits;
+};
+
+DIL_INLINE int unit_splits(const decode_launch &l, int b) {
+  const dil_params &p = l.of;
+  return few_splits(few_reach(p, batch_keys(p, b)), few_tiles(p));
+}
+
+/* Unit number `item` of the launch; numbers only rise. A batch row has all tiles
+ * of its first split, then all of the second one, so that blocks that run side by
+ * side read heads whose keys lie side by side. */
+DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
+                                 unsigned item) {
+  const int lane = threadIdx.x & 31, batches = l.of.batches;
+#pragma unroll 1
+  while (c.group < batches) {
+    int b = c.group + lane;
+    int splits = b < batches ? unit_splits(l, b) : 0;
+    unsigned units = (unsigned)(splits * l.tiles), upto = units;
+#pragma unroll
+    for (int away = 1; away < 32; away *= 2) {
+      unsigned other = __shfl_sync(0xffffffffu, upto, lane - away & 31);
+      if (lane >= away) upto += other;
+    }
+    unsigned holds = __ballot_sync(0xffffffffu, item < c.before + upto);
+    if (!holds) {
+      c.before += __shfl_sync(0xffffffffu, upto, 31);
+      c.group += 32;
+      continue;
+    }
+    int owner = __ffs((int)holds) - 1;
+    unsigned first = c.before + upto - units;
+    unsigned inside = item - __shfl_sync(0xffffffffu, first, owner);
+    int tile = take_digit(inside, l.tiles);
+    return {true, c.group + owner, tile, (int)inside,
+            __shfl_sync(0xffffffffu, splits, owner)};
+  }
+  return {false, 0, 0, 0, 0};
+}
+
+/* ---- copies -------------------------------------------------------------- */
+
+/* The rows of a tile of queries, which lie apart, a copy each. */
+DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t,
+                             unsigned unit) {
+  const unsigned slot = unit % QUERIES;
+  const int lane = threadIdx.x & 31;
+  if (lane == 0) {
+    barrier_wait(QUERY_EMPTY(slot), (unit / QUERIES & 1) ^ 1);
+    barrier_expect(QUERY_FULL(slot), t.count * p.pack * HEAD_DIM * 2);
+  }
+  __syncwarp();
+  u32 to = shared_address(shared + AT_QUERY) + slot * TILE_ROWS * PITCH_Q;
+#pragma unroll 1
+  for (int row = lane; row < t.count * p.pack; row += 32) {
+    int position, head;
+    find_row(p, t, row, &position, &head);
+    const element *from = (const element *)p.q + t.b * p.q_stride[0] +
+                          row_at(p, t, position) * p.q_stride[1] +
+                          (head - p.head) * p.q_stride[2];
+    load_bytes(to + row * PITCH_Q, from, HEAD_DIM * 2, QUERY_FULL(slot));
+  }
+}
+
+/* The maps of the dilation of some keys. */
+DIL_INLINE int map_of(const decode_launch &l, int dilation) {
+  int at = 0;
+#pragma unroll 1
+  while (at < HOPPER_STRIDES - 1 && l.dilation[at] != dilation) at++;
+  return at;
+}
+
+/* The keys and values of a visit, by one thread. */
+DIL_INLINE void load_visit(const decode_launch &l, const dil_tile &t,
+                           const dil_visit &v, unsigned place) {
+  const unsigned stage = place % STAGES;
+  const int step = v.keys.step, at = map_of(l, step);
+  int position = v.keys.start + v.n * step, row = position, phase = 0, more = 1;
+  if (step > 1) {
+    row = position / step;
+    phase = position - row * step;
+    more = phase >= l.of.M % step; /* phases with a row more have a map */
+  }
+  const u64 keep = l.again ? KEEP_LAST : KEEP_FIRST;
+  u32 to = shared_address(shared) + stage * STAGE_BYTES;
+  barrier_wait(STAGE_EMPTY(stage), (place / STAGES & 1) ^ 1);
+  barrier_expect(STAGE_FULL(stage), STAGE_BYTES);
+#pragma unroll
+  for (int i = 0; i < BOXES_K; i++)
+    load_box(to + i * CHUNK_K * 2 * TILE_KEYS, &l.k[at][more],
+             STAGE_FULL(stage), i * CHUNK_K, row, phase, t.kv, t.b, keep);
+#pragma unroll
+  for (int i = 0; i < BOXES_V; i++)
+    load_box(to + KEY_BYTES + i * CHUNK_V * 2 * TILE_KEYS, &l.v[at][more],
+             STAGE_FULL(stage), i * CHUNK_V, row, phase, t.kv, t.b, keep);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+#if MULTIPLICITY
+/* How often the keys of a visit count, a lane each. */
+DIL_INLINE void write_times(const dil_visit &v, float *times) {
+#pragma unroll 1
+  for (int i = threadIdx.x & 31; i < TILE_KEYS; i += 32)
+    times[i] = (float)key_count(v, i);
+}
+#endif
+
+/* Waits until a message may be written. */
+DIL_INLINE decode_message &next_message(unsigned n) {
+  barrier_wait(MESSAGE_EMPTY(n % MESSAGES), (n / MESSAGES & 1) ^ 1);
+  return MESSAGE(n % MESSAGES);
+}
+/* What all lanes wrote of it is there. */
+DIL_INLINE void send_message(decode_cursor &c) {
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0)
+    barrier_arrive(MESSAGE_FULL(c.message % MESSAGES));
+  c.message++;
+}
+
+/* Tells of a visit, and starts its copies; without one tells of the unit's end. */
+DIL_INLINE void send_visit(const decode_launch &l, const decode_unit &u,
+                           const dil_tile &t, const dil_visit &v, int owner,
+                           decode_cursor &c) {
+  decode_message &m = next_message(c.message);
+#if MULTIPLICITY
+  if (v.some && v.merged) write_times(v, TIMES(c.message % MESSAGES));
+#endif
+  if ((threadIdx.x & 31) == 0) {
+    if (v.some) load_visit(l, t, v, c.place);
+    m.tile = t;
+    m.visit = v;
+    m.unit = c.unit;
+    m.place = c.place;
+    m.owner = owner;
+    m.number = u.b * l.tiles + u.tile;
+    m.splits = u.splits;
+    m.stops = false;
+#pragma unroll
+    for (int i = 0; i < PART_ROUNDS; i++) {
+      m.live[i] = SCRATCH.part_live[0][i];
+      m.full[i] = SCRATCH.part_full[0][i];
+    }
+  }
+  c.place += v.some;
+  send_message(c);
+}
+
+DIL_INLINE void send_stop(decode_cursor &c) {
+  decode_message &m = next_message(c.message);
+  if ((threadIdx.x & 31) == 0) m.stops = true;
+  send_message(c);
+}
+
+/* ---- units --------------------------------------------------------------- */
+
+/* A split takes its tiles of keys; the last one takes all that are left. */
+DIL_INLINE void begin_keys(const decode_launch &l, const decode_unit &u,
+                           const dil_tile &t) {
+  long long reach = few_reach(l.of, t.keys);
+  int tiles = (int)(few_size(reach, few_tiles(l.of)) / TILE_KEYS);
+  begin_cursor(l.of, t);
+  if ((threadIdx.x & 31) == 0) {
+    SCRATCH.cursor.skip = u.split * tiles;
+    if (u.split < u.splits - 1) SCRATCH.cursor.take = tiles;
+  }
+  __syncwarp();
+}
+
+DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
+                          decode_cursor &c) {
+  const dil_params &p = l.of;
+  dil_tile t = find_tile(p, (unsigned)(u.b * l.tiles + u.tile), TILE_ROWS);
+  if (!t.count) return;
+  t.split = u.split;
+  if ((threadIdx.x & 31) == 0) SCRATCH.tile = t;
+  __syncwarp();
+  load_queries(p, t, c.unit);
+  begin_keys(l, u, t);
+  dil_cursor keys = SCRATCH.cursor;
+  dil_visit v;
+#pragma unroll 1
+  for (int owner = 0;; owner = (owner + 1) % TEAM_WARPS) {
+    find_visit(p, SCRATCH.tile, keys, v, 0);
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) SCRATCH.visit[1].table = v.table;
+    if (HIDING && v.full) { /* a weight of 0 must not meet NaN */
+      v.full = false;
+      v.window = true;
+    }
+    send_visit(l, u, t, v, owner, c);
+    if (!v.some) break;
+  }
+  c.unit++;
+}
+
+/* The last block to end leaves the counters at 0. */
+DIL_INLINE void close_counters(const decode_launch &l) {
+  if ((threadIdx.x & 31) != 0) return;
+  if (count_up(l.counters + 1) != gridDim.x - 1) return;
+  l.counters[0] = 0;
+  l.counters[1] = 0;
+}
+
+DIL_INLINE void produce(const decode_launch &l) {
+  decode_cursor c = {0, 0, 0, 0, 0};
+  unsigned item = blockIdx.x;
+#pragma unroll 1
+  for (;;) {
+    unsigned next = 0;
+    if ((threadIdx.x & 31) == 0) next = gridDim.x + count_up(l.counters);
+    decode_unit u = find_unit(l, c, item);
+    if (!u.some) break;
+    send_unit(l, u, c);
+    item = __shfl_sync(0xffffffffu, next, 0);
+  }
+  send_stop(c);
+  close_counters(l);
+}

@@ -1,0 +1,78 @@
+/* decode_sizes.cuh - sizes of decode.cu, and where all stands in shared memory. */
+#pragma once
+
+#ifndef TILE_KEYS
+#define TILE_KEYS 64
+#endif
+#ifndef ROW_GROUPS
+#define ROW_GROUPS 1 /* of 16 rows, a tile */
+#endif
+#ifndef SHARED_BYTES
+#define SHARED_BYTES (227 * 1024)
+#endif
+#ifndef SCRATCH_BYTES
+#define SCRATCH_BYTES 512
+#endif
+#ifndef TEAMS
+#define TEAMS 2
+#endif
+#define TEAM_WARPS 4
+#define THREADS (32 * (1 + TEAMS * TEAM_WARPS))
+#define TILE_ROWS (16 * ROW_GROUPS)
+#define PART_ROUNDS ((ROW_GROUPS + 3) / 4)
+#define SCORE_TILES (TILE_KEYS / 8)
+#define WIDTH_K ((HEAD_DIM + 15) / 16 * 16) /* of products */
+#define WIDTH_V ((VALUE_DIM + 15) / 16 * 16)
+#define VALUE_TILES (WIDTH_V / 8)
+#define Q_IN_REGISTERS (WIDTH_K <= 128)
+#define Q_FRAGMENTS (Q_IN_REGISTERS ? WIDTH_K / 16 : 1)
+
+/* A box of the tensor copies has 32 or 64 columns (runtime/cuda/hopper/maps.c). */
+#define CHUNK_K ((HEAD_DIM + 31) / 32 % 2 ? 32 : 64)
+#define CHUNK_V ((VALUE_DIM + 31) / 32 % 2 ? 32 : 64)
+#define BOXES_K ((HEAD_DIM + CHUNK_K - 1) / CHUNK_K)
+#define BOXES_V ((VALUE_DIM + CHUNK_V - 1) / CHUNK_V)
+#define KEY_BYTES (BOXES_K * CHUNK_K * 2 * TILE_KEYS)
+#define STAGE_BYTES (KEY_BYTES + BOXES_V * CHUNK_V * 2 * TILE_KEYS)
+
+#define MESSAGES 32
+#define QUERIES (WIDTH_K > 128 ? 2 : 4) /* tiles of queries */
+#define PITCH_Q (WIDTH_K * 2 + 16) /* an odd number of 16-byte units */
+#define PITCH_END ((VALUE_DIM + 31) / 32 * 32 + 8) /* floats: sums, m, l */
+#define PITCH_PART ((VALUE_DIM + 3) / 4 * 4 + 4)   /* floats: m, l, 0, 0, sums */
+
+#define MESSAGE_BYTES ((192 + 8 * PART_ROUNDS + 15) / 16 * 16)
+#define TIMES_BYTES (MULTIPLICITY * TILE_KEYS * 4)
+#define STAGES_MOST 16
+
+/* Shared memory: [stages][queries][messages][multiplicities of keys][scratch]
+ * [m and l of the warps][sums of the teams][flags of the teams][mbarriers]. */
+#define REST_BYTES                                                            \
+  (QUERIES * TILE_ROWS * PITCH_Q + MESSAGES * (MESSAGE_BYTES + TIMES_BYTES) + \
+   SCRATCH_BYTES + TEAMS * TEAM_WARPS * TILE_ROWS * 8 +                       \
+   TEAMS * TILE_ROWS * PITCH_END * 4 + TEAMS * 16 +                           \
+   16 * (STAGES_MOST + MESSAGES + QUERIES))
+#define STAGES_FIT ((SHARED_BYTES - REST_BYTES) / STAGE_BYTES)
+#define STAGES (STAGES_FIT < STAGES_MOST ? STAGES_FIT : STAGES_MOST)
+static_assert(STAGES_FIT >= 4, "too few stages fit");
+
+#define AT_QUERY (STAGES * STAGE_BYTES)
+#define AT_MESSAGE (AT_QUERY + QUERIES * TILE_ROWS * PITCH_Q)
+#define AT_TIMES (AT_MESSAGE + MESSAGES * MESSAGE_BYTES)
+#define SCRATCH_AT (AT_TIMES + MESSAGES * TIMES_BYTES)
+#define AT_PEAKS (SCRATCH_AT + SCRATCH_BYTES)
+#define AT_SUMS (AT_PEAKS + TEAMS * TEAM_WARPS * TILE_ROWS * 8)
+#define AT_LAST (AT_SUMS + TEAMS * TILE_ROWS * PITCH_END * 4)
+#define AT_BARRIERS (AT_LAST + TEAMS * 16)
+static_assert(AT_BARRIERS + 16 * (STAGES + MESSAGES + QUERIES) <= SHARED_BYTES,
+              "shared memory");
+
+extern __shared__ __align__(1024) char shared[];
+
+#define BARRIER(n) (shared_address(shared + AT_BARRIERS) + 8 * (n))
+#define STAGE_FULL(n) BARRIER(n)
+#define STAGE_EMPTY(n) BARRIER(STAGES + (n))
+#define MESSAGE_FULL(n) BARRIER(2 * STAGES + (n))
+#define MESSAGE_EMPTY(n) BARRIER(2 * STAGES + MESSAGES + (n))
+#define QUERY_FULL(n) BARRIER(2 * STAGES + 2 * MESSAGES + (n))
+#define QUERY_EMPTY(n) BARRIER(2 * STAGES + 2 * MESSAGES + QUERIES + (n))

@@ -1,0 +1,46 @@
+/* decode_stream.cuh - what the producing warp tells the others: messages, and the
+ * mbarriers of the three rings (stages, messages, tiles of queries). */
+#pragma once
+
+/* One visit of a unit, or its end (no visit), or the end of all units. */
+struct decode_message {
+  dil_tile tile;
+  dil_visit visit;
+  unsigned unit;  /* of this block, by number */
+  unsigned place; /* the visit's stage, counted on */
+  int owner;      /* the warp of the team that takes the visit */
+  int number;     /* of the tile: its counter of splits that have ended */
+  int splits;     /* of the tile */
+  bool stops;
+  /* Of parts of 16 rows and 8 keys, as in dil_scratch. */
+  unsigned live[PART_ROUNDS], full[PART_ROUNDS];
+};
+static_assert(sizeof(decode_message) <= MESSAGE_BYTES, "MESSAGE_BYTES");
+
+#define MESSAGE(n)                                                            \
+  (*(decode_message *)(shared + AT_MESSAGE + (n) * MESSAGE_BYTES))
+/* How often the keys of the visit count. */
+#define TIMES(n) ((float *)(shared + AT_TIMES + (n) * TIMES_BYTES))
+
+/* The first `count` numbers n of a macro of barriers, which `arrivals` end. */
+DIL_INLINE void open_barriers(u32 first, int count, int arrivals) {
+#pragma unroll 1
+  for (int i = 0; i < count; i++) barrier_init(first + 8 * i, arrivals);
+}
+
+/* Sets up the barriers. Columns of queries that no row fills become 0, since the
+ * copies do not write them. */
+DIL_INLINE void open_stream() {
+  if (threadIdx.x == 0) {
+    open_barriers(STAGE_FULL(0), 2 * STAGES, 1);
+    open_barriers(MESSAGE_FULL(0), MESSAGES, 1);
+    open_barriers(MESSAGE_EMPTY(0), MESSAGES, TEAMS * TEAM_WARPS);
+    open_barriers(QUERY_FULL(0), QUERIES, 1);
+    open_barriers(QUERY_EMPTY(0), QUERIES, TEAM_WARPS);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < QUERIES * TILE_ROWS * PITCH_Q / 16; i += THREADS)
+    ((uint4 *)(shared + AT_QUERY))[i] = make_uint4(0, 0, 0, 0);
+  proxy_fence();
+}
