@@ -20,6 +20,15 @@ typedef struct dil_packed {
   int64_t longest_queries, longest_keys; /* of a document, at least */
 } dil_packed;
 
+/* Key j of batch row b stands in page number[b * stride + j / rows], row j % rows
+ * of it; k and v are the pages, [pages, rows, Hkv, D], and M is columns * rows.
+ */
+typedef struct dil_call_pages {
+  const int32_t *number; /* NULL: k and v are no pages */
+  int64_t columns;       /* the most pages that a batch row has */
+  int64_t stride;
+} dil_call_pages;
+
 /* One call as the run time sees it: dil_arguments with its tensors by value.
  * Everything is read-only but o and lse. */
 typedef struct dil_call {
@@ -38,6 +47,7 @@ typedef struct dil_call {
   double scale;             /* read when the pattern says `scale runtime` */
   const int32_t *lengths;   /* [B], each row's own M_b <= M; NULL: M */
   dil_packed packed;
+  dil_call_pages pages;     /* of k and v */
   uint32_t random;          /* q, k, v without data hold dil_normal of this
                                seed and 0, 1, 2: who computes makes them */
   struct dil_watch *watch;  /* how far the call is; NULL: nobody looks on */

@@ -198,9 +198,20 @@ typedef struct dil_arguments {
                                     without offsets_k. What a document has
                                     behind them is refused on the processor, and
                                     left out on a GPU */
+  const DLTensor *pages;         /* i32 [B, n]: k and v are a cache of pages,
+                                    [pages, rows, Hkv, D], rows a power of two.
+                                    Key j of batch row b stands in page
+                                    pages[b, j / rows], in its row j % rows. M
+                                    is n * rows, and lengths must be given. Pages
+                                    behind a length are not looked at. Another
+                                    one outside of k and v is refused on the
+                                    processor; on a GPU its keys do not count.
+                                    Rows may share pages. Neither dropout nor
+                                    gradients go with it. NULL: no pages */
 } dil_arguments;
-#define DIL_ARGUMENTS_INIT \
-  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define DIL_ARGUMENTS_INIT                                                  \
+  {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+   0, 0, 0}
 
 /* The sizes that decide all shapes of a call. */
 typedef struct dil_sizes {

@@ -65,6 +65,7 @@ static named_files files_read(arena *a, const options *o) {
   add_named_file(&all, "lengths", o->lengths);
   add_named_file(&all, "offsets", o->offsets);
   add_named_file(&all, "key-offsets", o->key_offsets);
+  add_named_file(&all, "pages", call_pages_of_file(o) ? o->pages : NULL);
   add_named_file(&all, "do", o->d_o);
   add_named_file(&all, "dlse", o->dlse);
   add_named_pairs(&all, a, "input", &o->input);

@@ -317,13 +317,17 @@ dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
   dil_status status = check_call_options(b);
   if (!status) status = call_packed_check(b->options);
+  if (!status) status = call_pages_check(b->options);
   if (!status) status = call_outputs_check(b->arena, b->options);
   if (!status) status = call_rows_load(b, loaded);
   if (!status) status = call_packed_load(b);
+  if (!status) status = call_pages_load(b, loaded);
   if (!status) status = call_setup_sizes(b, seq);
+  if (!status) status = call_pages_size(b);
   if (!status) status = call_setup_inputs(b, true);
   if (!status) status = call_rows_make(b, loaded);
   if (!status) status = make_lengths(b);
+  if (!status) status = call_pages_make(b);
   return status ? status : call_outputs_make(b);
 }
 

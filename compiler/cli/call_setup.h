@@ -32,6 +32,8 @@ typedef struct call_setup {
    * each rank reads its own rows, or random numbers without data. Only rank 0
    * has room for o and lse. */
   bool is_rank;
+  int64_t page_rows, page_keys; /* of --pages random: rows of a page, and M before
+                                   it was rounded up to whole pages */
   dil_status (*bring)(void *owner, int64_t b, int64_t n, int64_t h);
   void *owner; /* of `bring`, which fetches a row; NULL: all rows are here */
   size_t sparse[2];                     /* mapped bytes of o and lse; or 0 */
@@ -134,6 +136,19 @@ bool call_lists_random(call_setup *b, int32_t input, uint32_t number);
 /* The tables that lists stand for, behind the inputs. DIL_USAGE: an entry is no
  * block. */
 dil_status call_lists_make(call_setup *b);
+
+/* ---- call_pages.c: --pages ----------------------------------------------- */
+
+bool call_pages_are_random(const options *o);
+bool call_pages_of_file(const options *o);
+/* What --pages does not go with, and what it wants. */
+dil_status call_pages_check(const options *o);
+/* Reads pages from a file and claims sizes; before the sizes are known. */
+dil_status call_pages_load(call_setup *b, const dil_tensor loaded[3]);
+/* M of random pages; after the sizes. */
+dil_status call_pages_size(call_setup *b);
+/* The pages of the call, after its rows and lengths. */
+dil_status call_pages_make(call_setup *b);
 
 /* ---- call_output.c: o and lse -------------------------------------------- */
 

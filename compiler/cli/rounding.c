@@ -68,13 +68,17 @@ static void read_rounded_row(const dil_call *call, const dil_tensor *x,
 static void read_key_row(const rounding_state *state, const dil_tensor *x,
                          int64_t j, int64_t count, double *to) {
   const pattern *p = state->pattern;
-  int64_t kv = state->h / (p->heads / p->kv_heads);
+  const dil_call_pages *pages = &state->call->pages;
+  int64_t kv = state->h / (p->heads / p->kv_heads), b = state->point.b;
   if (j == SINK) {
     memset(to, 0, (size_t)count * sizeof *to);
     return;
   }
-  read_rounded_row(state->call, x, (int64_t[]){state->point.b, j, kv}, count,
-                   to);
+  if (pages->number) {
+    b = pages->number[b * pages->stride + j / x->shape[1]];
+    j %= x->shape[1];
+  }
+  read_rounded_row(state->call, x, (int64_t[]){b, j, kv}, count, to);
 }
 
 /* The score of the key at the point, its product given; `made` grows to the

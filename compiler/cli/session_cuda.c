@@ -82,6 +82,12 @@ dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
     status = copy_to_gpu(t, call->q.shape[0] * (int64_t)sizeof(int32_t),
                          call->lengths, &lengths);
   t->call.lengths = lengths;
+  void *pages = NULL;
+  if (!status)
+    status = copy_to_gpu(t, call->q.shape[0] * call->pages.stride *
+                                (int64_t)sizeof(int32_t),
+                         call->pages.number, &pages);
+  t->call.pages.number = pages;
   return status ? status : copy_offsets(t, &t->call.packed);
 }
 

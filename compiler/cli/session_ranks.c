@@ -10,6 +10,8 @@ static dil_status check_ranks_options(const options *o) {
     return dil_fail(DIL_USAGE, "--lengths cannot be used with a topology");
   if (o->offsets)
     return dil_fail(DIL_USAGE, "--offsets cannot be used with a topology");
+  if (o->pages)
+    return dil_fail(DIL_USAGE, "--pages cannot be used with a topology");
   return DIL_OK;
 }
 

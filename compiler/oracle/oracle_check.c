@@ -3,6 +3,7 @@
  * In: a pattern and a call. Out: DIL_OK, or a status whose text names the
  * tensor and the two sizes that disagree. */
 #include "oracle.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 
 static bool has_choice(const keeps *level) {
@@ -75,11 +76,13 @@ static dil_status check_lse(const pattern *p, const wanted *lse) {
 }
 
 static dil_status check_attention(const pattern *p, const dil_call *call) {
-  int64_t B = call->q.shape[0], N = call->q.shape[1], M = call->k.shape[1];
+  int64_t B = call->q.shape[0], N = call->q.shape[1], M = dil_pages_keys(call);
+  const int64_t batch = pages_given(call) ? call->k.shape[0] : B;
+  const int64_t keys = pages_given(call) ? call->k.shape[1] : M;
   const wanted rows[] = {
       {"q", &call->q, p->dtype, 4, {B, N, p->heads, p->head_dim}},
-      {"k", &call->k, p->dtype, 4, {B, M, p->kv_heads, p->head_dim}},
-      {"v", &call->v, p->dtype, 4, {B, M, p->kv_heads, p->value_dim}},
+      {"k", &call->k, p->dtype, 4, {batch, keys, p->kv_heads, p->head_dim}},
+      {"v", &call->v, p->dtype, 4, {batch, keys, p->kv_heads, p->value_dim}},
       {"o", &call->o, p->dtype, 4, {B, N, p->heads, p->value_dim}},
   };
   dil_status status = DIL_OK;
@@ -102,7 +105,7 @@ static dil_status check_inputs(const pattern *p, const dil_call *call) {
   const dil_packed *d = &call->packed;
   expr_point sizes = {.B = (int32_t)call->q.shape[0],
                       .N = (int32_t)call->q.shape[1],
-                      .M = (int32_t)call->k.shape[1]};
+                      .M = (int32_t)dil_pages_keys(call)};
   if (d->queries) {
     sizes.B = (int32_t)d->count;
     sizes.N = (int32_t)d->longest_queries;
@@ -124,10 +127,10 @@ static dil_status check_inputs(const pattern *p, const dil_call *call) {
 static dil_status check_lengths(const dil_call *call) {
   if (call->lengths == NULL) return DIL_OK;
   for (int64_t b = 0; b < call->q.shape[0]; b++)
-    if (call->lengths[b] < 0 || call->lengths[b] > call->k.shape[1])
+    if (call->lengths[b] < 0 || call->lengths[b] > dil_pages_keys(call))
       return dil_fail(DIL_USAGE, "length %d of batch row %lld is not within "
                       "0..%lld", call->lengths[b], (long long)b,
-                      (long long)call->k.shape[1]);
+                      (long long)dil_pages_keys(call));
   return DIL_OK;
 }
 
@@ -168,12 +171,15 @@ dil_status oracle_check(const pattern *p, const dil_call *call) {
   dil_status status = check_attention(p, call);
   if (status == DIL_OK) status = check_documents(call);
   if (status == DIL_OK) status = check_inputs(p, call);
-  return status == DIL_OK ? check_lengths(call) : status;
+  if (status == DIL_OK) status = check_lengths(call);
+  if (status == DIL_OK) status = dil_pages_check(call);
+  return status == DIL_OK ? dil_pages_check_numbers(call) : status;
 }
 
 dil_status oracle_check_backward(const pattern *p,
                                  const dil_backward_call *call) {
   dil_status status = oracle_check(p, &call->forward);
+  if (status == DIL_OK) status = dil_pages_refuse(&call->forward, "gradients");
   if (status != DIL_OK) return status;
   int64_t B = call->forward.q.shape[0], N = call->forward.q.shape[1];
   const wanted output = {"the gradient of o", &call->output, p->dtype, 4,

@@ -6,6 +6,7 @@
  * conditions are evaluated as every target does, in single f32 roundings,
  * scores in float64. */
 #include "oracle_query.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/random.h"
 #include <math.h>
 #include <stdlib.h>
@@ -83,8 +84,14 @@ void query_read(const oracle_query *r, const dil_tensor *x, double *to) {
   read_operand(r, x, row_start(x, r->b, r->n, r->h), x->shape[3], to);
 }
 
+/* With pages, key j is row j % rows of page pages[b, j / rows]. */
 void query_read_key(oracle_query *r, const dil_tensor *x, int64_t j) {
+  const dil_call_pages *pages = &r->call->pages;
+  int64_t rows = x->shape[1];
   int64_t start = row_start(x, r->b, r->first_key + j, r->kv);
+  if (pages->number)
+    start = row_start(x, pages->number[r->b * pages->stride + j / rows],
+                      j % rows, r->kv);
   read_operand(r, x, start, x->shape[3], r->key);
 }
 
@@ -305,7 +312,7 @@ oracle_document query_document(const dil_call *call, int64_t b, int64_t row,
                                bool keys) {
   const dil_packed *p = &call->packed;
   if (!p->queries) {
-    int64_t M = call->lengths ? call->lengths[b] : call->k.shape[1];
+    int64_t M = call->lengths ? call->lengths[b] : dil_pages_keys(call);
     return (oracle_document){b, 0, call->q.shape[1], 0, M};
   }
   int64_t d = find_document(keys ? p->keys : p->queries, p->count, row);

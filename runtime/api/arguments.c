@@ -169,7 +169,9 @@ static dil_status check_overlap(const dil_kernel *k, const arguments *a,
     status = arguments_check_apart(
         name, output, arguments_input_name(k, i, text), &c->inputs[i]);
   dil_tensor lengths = arguments_lengths(c), seed = arguments_seed(c);
+  dil_tensor pages = arguments_pages(c);
   if (!status) status = arguments_check_apart(name, output, "lengths", &lengths);
+  if (!status) status = arguments_check_apart(name, output, "pages", &pages);
   if (!status)
     status = arguments_check_apart(name, output, "seed_tensor", &seed);
   dil_tensor queries = arguments_offsets(c, false);
@@ -301,7 +303,8 @@ static dil_status read_arguments(const dil_kernel *k,
   if (!status) status = read_inputs(k, g, out);
   if (!status) status = read_seed(k, g, call);
   if (!status) status = packed_read(k, g, call);
-  return status ? status : read_lengths(k, g, call);
+  if (!status) status = read_lengths(k, g, call);
+  return status ? status : arguments_read_pages(k, g->pages, call);
 }
 
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,

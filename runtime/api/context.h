@@ -147,6 +147,14 @@ dil_tensor arguments_offsets(const dil_call *call, bool keys);
 dil_status packed_read(const dil_kernel *k, const dil_arguments *g,
                        dil_call *call);
 
+/* ---- arguments_pages.c ---------------------------------------------------- */
+
+/* The pages of a call whose q and lengths are read; NULL: none. */
+dil_status arguments_read_pages(const dil_kernel *k, const DLTensor *pages,
+                                dil_call *call);
+/* Their numbers as a tensor; data NULL: none. */
+dil_tensor arguments_pages(const dil_call *call);
+
 /* ---- gradients.c: from a host's tensors to a call for gradients ---------- */
 
 /* A call with what it points to. */

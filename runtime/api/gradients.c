@@ -6,6 +6,7 @@
  * any call is. Nothing is read through the data pointers. */
 #include "context.h"
 #include "usage.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
 #include <stdio.h>
@@ -263,6 +264,7 @@ dil_status gradients_read(const dil_kernel *k, const dil_gradients *given,
   dil_status status = dil_struct_read(&g, sizeof g, given, "dil_gradients");
   if (!status) status = dil_usage_given("forward call", g.forward, NULL);
   if (!status) status = arguments_read_again(k, g.forward, &out->forward);
+  if (!status) status = dil_pages_refuse(&out->forward.call, "gradients");
   if (status) return status;
   *call =
       (dil_backward_call){.size = sizeof *call, .forward = out->forward.call};

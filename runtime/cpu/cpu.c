@@ -7,6 +7,7 @@
 #include "object_load.h"
 #include "gradient.h"
 #include "runtime/base/documents.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include <pthread.h>
@@ -284,6 +285,7 @@ dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
                           pool *scratch, const dil_call *call) {
   cpu_run r = cpu_kernel_run_new(kernel, threads, call, NULL);
   dil_status status = cpu_kernel_check(&r);
+  if (!status) status = dil_pages_check_numbers(call);
   if (status) return status;
   return cpu_kernel_run_passes(
       kernel, &r, scratch,
@@ -355,7 +357,8 @@ static dil_status cpu_kernel_check_shard(cpu_run *r) {
   if (documents_given(r->call))
     return dil_fail(DIL_UNSUPPORTED, "offsets of documents cannot be used with "
                     "a shard of a sequence");
-  return dil_shard_check(r);
+  dil_status status = dil_pages_refuse(r->call, "a shard of a sequence");
+  return status ? status : dil_shard_check(r);
 }
 
 int32_t cpu_kernel_states(const cpu_kernel *kernel) {

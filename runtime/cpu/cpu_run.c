@@ -6,6 +6,7 @@
 #include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/documents.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
 #include "runtime/observe/watch.h"
@@ -78,25 +79,28 @@ dil_status dil_run_check(cpu_run *r) {
   if (c->size != sizeof *c)
     return dil_fail(DIL_USAGE, "dil_call.size must be %zu, got %zu",
                     sizeof *c, c->size);
-  int64_t B = c->q.shape[0], N = c->q.shape[1], M = c->k.shape[1];
+  int64_t B = c->q.shape[0], N = c->q.shape[1], M = dil_pages_keys(c);
   if (B < 0 || N < 0 || M < 0 || B > INT32_MAX || N > DIL_LENGTH_MAX ||
       M > DIL_LENGTH_MAX)
     return dil_fail(DIL_USAGE, "batch and lengths must be within 0 and %d",
                     DIL_LENGTH_MAX);
   const int64_t q[] = {B, N, table->heads, table->head_dim};
-  const int64_t k[] = {B, M, table->kv_heads, table->head_dim};
-  const int64_t v[] = {B, M, table->kv_heads, table->value_dim};
+  const int64_t batch = pages_given(c) ? c->k.shape[0] : B;
+  const int64_t rows = pages_given(c) ? c->k.shape[1] : M;
+  const int64_t k[] = {batch, rows, table->kv_heads, table->head_dim};
+  const int64_t v[] = {batch, rows, table->kv_heads, table->value_dim};
   const int64_t o[] = {B, N, table->heads, table->value_dim};
   dil_status status = cpu_run_check_tensor("q", &c->q, table->dtype, q);
   if (!status) status = cpu_run_check_tensor("k", &c->k, table->dtype, k);
   if (!status) status = cpu_run_check_tensor("v", &c->v, table->dtype, v);
   if (!status) status = cpu_run_check_tensor("o", &c->o, table->dtype, o);
   if (!status) status = cpu_run_check_lse(r);
+  if (!status) status = dil_pages_check(c);
   if (!status && documents_given(c)) status = documents_check_shape(c);
   if (status) return status;
   r->B = documents_count(c);
   r->N = documents_queries(c);
-  r->M = documents_keys(c);
+  r->M = documents_given(c) ? documents_keys(c) : M;
   status = cpu_run_check_lengths(r);
   double scale = table->runtime_scale ? c->scale : table->scale;
   if (!status && !isfinite(scale))
@@ -221,6 +225,17 @@ row_view cpu_run_row_view(const dil_tensor *t, int64_t b, int32_t head,
                     .step = progression.step,
                     .dtype = t->dtype,
                     .width = (int32_t)t->shape[3]};
+}
+
+row_view cpu_run_key_view(const cpu_run *r, const dil_tensor *t, int64_t b,
+                          int32_t head) {
+  dil_progression keys = cpu_run_key_progression(r, b);
+  if (!pages_given(r->call)) return cpu_run_row_view(t, b, head, keys);
+  row_view view = cpu_run_row_view(t, 0, head, keys);
+  view.page = pages_of(r->call, b);
+  view.page_shift = pages_shift(r->call);
+  view.page_stride = t->stride[0] * (int64_t)dil_dtype_size(t->dtype);
+  return view;
 }
 
 void cpu_run_env_init(const cpu_run *r, int64_t b, int32_t h,

@@ -90,6 +90,9 @@ char *cpu_run_output(const cpu_run *r, int64_t b, int64_t n, int32_t h);
 float *cpu_run_lse(const cpu_run *r, int64_t b, int64_t n, int32_t h);
 row_view cpu_run_row_view(const dil_tensor *tensor, int64_t b, int32_t head,
                           dil_progression progression);
+/* The keys of batch row b, of k or v, in pages or not. */
+row_view cpu_run_key_view(const cpu_run *r, const dil_tensor *tensor, int64_t b,
+                          int32_t head);
 
 /* Hands out 64-byte aligned memory; where base is NULL it only counts. */
 typedef struct cutter {

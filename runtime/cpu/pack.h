@@ -6,17 +6,26 @@
 #include "runtime/rowset/walk.h"
 
 /* One tensor's rows for one batch row and head: the row at position first + i *
- * step lies at base + i * stride bytes. */
+ * step lies at base + i * stride bytes. In pages of a cache, each of 2^page_shift
+ * rows, row n of page p lies at base + p * page_stride + n * stride. */
 typedef struct row_view {
   const char *base;
   int64_t stride;
   int64_t first, step;
   dil_dtype dtype;
   int32_t width;  /* elements a row */
+  int32_t page_shift;
+  const int32_t *page; /* their numbers; NULL: rows stand in no pages */
+  int64_t page_stride;
 } row_view;
 
 static inline const char *row_view_at(const row_view *r, int64_t position) {
   int64_t n = position - r->first;
+  if (__builtin_expect(r->page != NULL, 0)) {
+    int64_t row = n & (((int64_t)1 << r->page_shift) - 1);
+    return r->base + r->page[n >> r->page_shift] * r->page_stride +
+           row * r->stride;
+  }
   return r->base + (r->step == 1 ? n : n / r->step) * r->stride;
 }
 

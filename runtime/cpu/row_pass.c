@@ -2,14 +2,15 @@
  * small to fill a tile.
  *
  * In: a pass and a call. Keys and values are read in place, at the stride of
- * the branch; the keys that a row sees of a branch are found exactly by
- * arithmetic, so that only mask expressions are evaluated. The rows of one K/V
- * head (decoding with grouped queries) go over the same keys together. Where
- * there are few rows, the keys are split, the splits are computed in parallel
- * and their states are merged in order, as in Flash-Decoding (Dao, Haziza,
- * Massa and Sizov 2023, on the PyTorch blog). The number of splits follows from
- * the batch row's own keys, never from the batch. */
+ * the branch, or copied together from pages; the keys that a row sees of a
+ * branch are found exactly by arithmetic, so that only mask expressions are
+ * evaluated. The rows of one K/V head (decoding with grouped queries) go over
+ * the same keys together. Where there are few rows, the keys are split, the
+ * splits are computed in parallel and their states are merged in order, as in
+ * Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). The
+ * number of splits follows from the batch row's own keys, never from the batch. */
 #include "cpu_run.h"
+#include "paged_rows.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
 #include "runtime/observe/watch.h"
@@ -40,6 +41,7 @@ typedef struct row_worker {
   int32_t *j;
   uint32_t *words;      /* of dropout, for the keys j */
   class_table streamed; /* of key rows */
+  paged_rows gathered;  /* from pages of a cache */
 } row_worker;
 
 typedef struct row_pass {
@@ -72,7 +74,7 @@ static int64_t row_worker_area(const cpu_run *r, const dil_pass *pass) {
                   round_up(r->table->value_dim, 16);
   return round_up((int64_t)sizeof(row_worker), 64) +
          BATCH * width * (int64_t)sizeof(float) + (CHUNK + DIL_CODE_ROOM) * 12 +
-         row_class_area(r, pass);
+         row_class_area(r, pass) + paged_rows_bytes(r, CHUNK);
 }
 
 /* The splits of a batch row with so many positions of keys. Other batch rows have
@@ -129,6 +131,8 @@ static void row_worker_init(const row_pass *w, char *at) {
   }
   if (row_class_area(w->run, w->pass))
     class_table_init(&wk->streamed, cpu_run_period(w->run, w->pass), at);
+  paged_rows_init(&wk->gathered, w->run, CHUNK,
+                  at + row_class_area(w->run, w->pass));
 }
 
 /* ---- the keys of one row ------------------------------------------------- */
@@ -152,9 +156,9 @@ static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
   int64_t n = (ks->end - ks->first + ks->step - 1) / ks->step;
   float c2 = env->scale * DIL_LOG2_E;
   bool rewrite = ks->predicates || w->run->table->scored || !(c2 > 0);
-  int64_t rows_a_step = ks->step / at->k.step;
-  code->row_qk(q->q, row_view_at(&at->k, ks->first), rows_a_step * at->k.stride,
-               wk->s, n);
+  row_run rows = paged_rows_take(&wk->gathered, &at->k, &at->v, ks->first,
+                                 ks->step, n);
+  code->row_qk(q->q, rows.k, rows.k_stride, wk->s, n);
   if (rewrite || w->run->drop)
     for (int64_t i = 0; i < n; i++)
       wk->j[i] = (int32_t)(ks->first + i * ks->step);
@@ -168,8 +172,7 @@ static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
   float alpha = w->run->drop ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
                                                       q->word, wk->words)
                              : code->row_softmax(wk->s, n, c2, 0, q->state);
-  code->row_pv(wk->s, row_view_at(&at->v, ks->first),
-               rows_a_step * at->v.stride, q->acc, alpha, n);
+  code->row_pv(wk->s, rows.v, rows.v_stride, q->acc, alpha, n);
 }
 
 static void row_visit_chunks(const row_pass *w, row_worker *wk, query_row *q,
@@ -406,9 +409,10 @@ static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
   int64_t own = row_splits(w, span);
   int64_t share = round_up((span + own - 1) / own, w->chunk);
   int64_t low = INT64_MAX, high = INT64_MIN;
-  row_source at = {cpu_run_row_view(&r->call->k, b, kv, progression),
-                   cpu_run_row_view(&r->call->v, b, kv, progression),
+  row_source at = {cpu_run_key_view(r, &r->call->k, b, kv),
+                   cpu_run_key_view(r, &r->call->v, b, kv),
                    {{0}, NULL}};
+  wk->gathered.count = 0;
   cpu_run_env_init(r, b, 0, &at.env);
   int32_t count = row_batch_begin(w, wk, &at, b, kv, batch, split);
   for (int32_t i = 0; i < count; i++) row_reach(w, &wk->row[i], &low, &high);

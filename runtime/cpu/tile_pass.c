@@ -118,9 +118,8 @@ static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
   const cpu_run *r = ts->of.run;
   dil_pack pack = r->code[DIL_TILES]->pack;
   int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
-  dil_progression keys = cpu_run_key_progression(r, bk->b);
-  row_view k = cpu_run_row_view(&r->call->k, bk->b, kv, keys);
-  row_view v = cpu_run_row_view(&r->call->v, bk->b, kv, keys);
+  row_view k = cpu_run_key_view(r, &r->call->k, bk->b, kv);
+  row_view v = cpu_run_key_view(r, &r->call->v, bk->b, kv);
   bool finite = true;
   for (int32_t i = 0; i < s->count; i++) {
     if (!s->branches[i]) continue;

@@ -9,6 +9,7 @@
 #include "workspace.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/lists.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/cpu_run.h"
@@ -111,6 +112,8 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
   if (call->packed.queries)
     return dil_fail(DIL_UNSUPPORTED, "kernels of a GPU do not take offsets_q "
                     "in this build");
+  status = dil_pages_refuse(call, "a GPU in this build");
+  if (status) return status;
   *r = (cuda_run){.device = k->device,
                   .table = k->table,
                   .call = call,

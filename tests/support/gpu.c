@@ -271,6 +271,7 @@ void gpu_copy_up(const data *d, gpu_copy *to) {
   dil_packed *packed = &call->packed;
   packed->queries = device_address(d, memory, packed->queries);
   packed->keys = device_address(d, memory, packed->keys);
+  call->pages.number = device_address(d, memory, call->pages.number);
 }
 
 void gpu_copy_down(data *d, gpu_copy *from, bool outputs) {

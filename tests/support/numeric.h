@@ -140,7 +140,7 @@ typedef struct call_shape {
   double (*element)(int32_t tensor, const int64_t *at, double value);
 } call_shape;
 
-enum { NUMERIC_GUARDS = 9 + 2 * DIL_INPUT_MAX };
+enum { NUMERIC_GUARDS = 12 + 2 * DIL_INPUT_MAX };
 
 typedef struct data {
   const pattern *pattern;

@@ -156,7 +156,8 @@ class Arguments(_Sized):
                 ("o_flags", ctypes.c_uint64), ("lse_flags", ctypes.c_uint64),
                 ("seed_tensor", TensorPointer),
                 ("offsets_q", TensorPointer), ("offsets_k", TensorPointer),
-                ("longest_q", ctypes.c_int64), ("longest_k", ctypes.c_int64)]
+                ("longest_q", ctypes.c_int64), ("longest_k", ctypes.c_int64),
+                ("pages", TensorPointer)]
 
 
 class Gradients(_Sized):

@@ -133,7 +133,11 @@ static matrix random_matrix(dil_dtype dtype, int32_t width, int64_t count,
                             uint64_t *state) {
   int64_t stride = (width + 3) * (int64_t)dil_dtype_size(dtype);
   matrix m = {malloc((size_t)(stride * count)), {0}};
-  m.rows = (row_view){m.bytes, stride, 0, 1, dtype, width};
+  m.rows = (row_view){.base = m.bytes,
+                      .stride = stride,
+                      .step = 1,
+                      .dtype = dtype,
+                      .width = width};
   for (int64_t e = 0; e < (width + 3) * count; e++)
     dil_element_write(m.bytes, dtype, e,
                       (double)random_in(state, -999, 999) / 64);
