@@ -5,7 +5,8 @@
  *   dil 0.1.0 / device / pattern / batch, queries, keys / knobs / seconds / name
  * A record speaks of one version of dil, one device, one meaning of a pattern
  * (whatever its name) and one class of shapes: sizes to the nearest power of
- * two. Of several the last one holds. */
+ * two. Calls with fewer than 64 queries have the batch 0, which stands for any.
+ * Of several records the last one holds. */
 #ifndef DIL_COMPILER_SCHEDULE_WISDOM_H
 #define DIL_COMPILER_SCHEDULE_WISDOM_H
 

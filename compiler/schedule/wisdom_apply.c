@@ -29,11 +29,15 @@ static const char *device_name(const wisdom_query *q,
   return arena_print(q->arena, "cpu %s %s", processor_name(q->arena), q->isa);
 }
 
+enum { FEW_QUERIES = 64 };
+
 void wisdom_apply_key(const wisdom_query *q, const dil_context *context,
                       const int64_t size[3], wisdom_key *key) {
   key->device = device_name(q, context);
   key->pattern = wisdom_pattern(q->arena, q->pattern, q->direction);
   for (int32_t i = 0; i < 3; i++) key->size[i] = wisdom_class(size[i]);
+  /* A row of such calls has the same bits alone or in a batch. */
+  if (size[1] > 0 && size[1] < FEW_QUERIES) key->size[0] = 0;
 }
 
 /* ---- the file ------------------------------------------------------------ */
@@ -81,7 +85,8 @@ static bool ends_in(const char *text, const char *end) {
 
 static double work_of(const wisdom_record *r) {
   double work = 1;
-  for (int32_t i = 0; i < 3; i++) work *= (double)r->key.size[i];
+  for (int32_t i = 0; i < 3; i++)
+    work *= r->key.size[i] ? (double)r->key.size[i] : 1;
   return work;
 }
 

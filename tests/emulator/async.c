@@ -79,6 +79,14 @@ unsigned chip_global_add(void *at, unsigned x) {
   return before;
 }
 
+void chip_fresh_read(const void *from, void *to, unsigned size) {
+  if ((uintptr_t)from % size)
+    chip_fault("ld.global.cg of %u bytes at %p", size, from);
+  if (!memory_holds(from, size, block_now()->device))
+    chip_fault("ld.global.cg: %s", memory_problem());
+  memcpy(to, from, size);
+}
+
 /* ---- cp.async ---------------------------------------------------------------- */
 
 typedef struct copy {

@@ -300,7 +300,8 @@ static inline void ptx_ld_shared_v2_f32(ptx_group<float, 2> d, unsigned from) {
 }
 static inline void ptx_ld_global_cg_v4_f32(ptx_group<float, 4> d,
                                            unsigned long long from) {
-  const float *x = (const float *)from;
+  float x[4];
+  chip_fresh_read((const void *)from, x, 16);
   for (int i = 0; i < 4; i++) *d.at[i] = x[i];
 }
 PTX ptx_ld_shared_b32(D &d, unsigned from) {

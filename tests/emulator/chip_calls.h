@@ -39,6 +39,8 @@ void chip_shared_write(unsigned to, const void *from, unsigned size);
 void chip_shared_add(unsigned at, unsigned x);
 void chip_pause(void);
 unsigned chip_global_add(void *at, unsigned x);
+/* Past the first cache: for what another block has written, and then counted. */
+void chip_fresh_read(const void *from, void *to, unsigned size);
 void chip_load_matrices(unsigned from, int turned, unsigned *x);
 void chip_store_matrices(unsigned to, const unsigned *x);
 /* mma.sync: sum[4] += a[4] b[2], in x. */

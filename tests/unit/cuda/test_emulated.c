@@ -100,6 +100,25 @@ static void begin(const char *order) {
 
 /* ---- faulty kernels --------------------------------------------------------- */
 
+/* Copies bytes from word `from` of p.data to place 16 of shared memory. */
+#define BYTES(from, size)                                                      \
+  "unsigned at = 0, done = 0; if (threadIdx.x == 0) { "                        \
+  "asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(at), "    \
+  "\"r\"(1)); "                                                                \
+  "asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" ::" \
+  " \"r\"(at), \"r\"(" size ")); "                                             \
+  "asm volatile(\"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::" \
+  "bytes [%0], [%1], %2, [%3];\" :: \"r\"(16), \"l\"(p.data + " from            \
+  "), \"r\"(" size "), \"r\"(at)); } __syncthreads(); "                        \
+  "asm volatile(\"{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta"   \
+  ".b64 p, [%0], %1; @!p bra again;}\" :: \"r\"(at), \"r\"(done));"
+/* Reads four words from word `from` on. */
+#define FRESH(from)                                                            \
+  "float x, y, z, w; asm volatile(\"ld.global.cg.v4.f32 {%0, %1, %2, %3}, "     \
+  "[%4];\" : \"=f\"(x), \"=f\"(y), \"=f\"(z), \"=f\"(w) : "                     \
+  "\"l\"((const float *)p.data + " from ")); "                                 \
+  "if (x != x + 0 * y * z * w) p.data[threadIdx.x] = 1;"
+
 static const struct {
   const char *words, *body; /* of a kernel of 128 threads; p.data: one word each */
 } cases[] = {
@@ -149,6 +168,16 @@ static const struct {
      "global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %2, %2,"
      " %2, %2}], [%2], %3;\" :: \"r\"(at), \"l\"(p.data), \"r\"(at), "
      "\"l\"(p.data));"},
+    /* copies of bytes that lie side by side, and words that other blocks wrote */
+    {NULL, BYTES("0", "64") "if (*(int *)(shared + 28) != p.data[3]) "
+           "asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: "
+           "\"r\"(8));"},
+    {"a copy of 24 bytes", BYTES("0", "24")},
+    {"no multiples of 16", BYTES("1", "16")},
+    {"a copy of 64 bytes: ", BYTES("120", "64")},
+    {NULL, FRESH("124")},
+    {"ld.global.cg: ", FRESH("128")},
+    {"ld.global.cg of 16 bytes", FRESH("1")},
 };
 
 static const char kernel_head[] =

@@ -113,6 +113,24 @@ START_TEST(sizes_choose) {
 }
 END_TEST
 
+/* Calls with few queries have one schedule, whatever the batch. */
+START_TEST(few_queries_forget_the_batch) {
+  arena *a = arena_new();
+  compilation c = compile_on(a);
+  dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
+  remember_sizes(a, &c, (const int64_t[]){2, 20, 8192}, 48);
+  remember_sizes(a, &c, (const int64_t[]){2, 128, 8192}, 72);
+  arena_free(a);
+  for (int64_t batch = 1; batch <= 64; batch *= 4) {
+    dil_sizes few = {batch, 20, 8192}, many = {batch, 128, 8192};
+    o.sizes = &few;
+    takes(&o, "tile_keys 48;");
+    o.sizes = &many;
+    takes(&o, "");
+  }
+}
+END_TEST
+
 /* Of calls as large as each other, what was tuned last. */
 START_TEST(the_last_of_equal_ones) {
   arena *a = arena_new();
@@ -198,6 +216,7 @@ int main(void) {
   TCase *t = tcase_create("recall");
   tcase_set_timeout(t, 60);
   tcase_add_checked_fixture(t, set_up, tear_down);
+  tcase_add_test(t, few_queries_forget_the_batch);
   tcase_add_test(t, the_largest_without_sizes);
   tcase_add_test(t, sizes_choose);
   tcase_add_test(t, the_last_of_equal_ones);
