@@ -226,6 +226,10 @@ DIL_API void dil_kernel_free(dil_kernel *kernel);
 
 /* Writes o and lse. On the processor it returns when that is done, and the
  * result does not depend on threads; on a GPU the call is put on the stream.
+ * In a call with fewer than 64 queries, a batch row has the same bits alone, in
+ * any batch and at any place of it, with `lengths` or with its own keys alone.
+ * The layout of tensors must allow the same kernel. For calls with more queries
+ * nothing is promised beyond equal calls having equal bits.
  * Re-entrant; allocates nothing after the first call of a shape (or its
  * dil_kernel_prepare) unless more calls run at once than before. DIL_USAGE:
  * the text names the tensor and what is wrong with it; nothing was started.

@@ -166,7 +166,6 @@ static const char *decode_refusal(const cuda_run *r, int32_t pass,
   if (r->drop) return "dropout";
   if (r->M == 0) return "no keys";
   if (r->M > 1 << 29) return "more than 2^29 keys";
-  if (r->B > 1 << 16) return "more than 2^16 batch rows";
   if (decode_dilations(r->table, pass, list) > HOPPER_STRIDES)
     return "more than 8 dilations";
   for (int32_t b = 0; b < r->table->branch_count; b++)
