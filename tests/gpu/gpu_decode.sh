@@ -1,5 +1,5 @@
 #!/bin/sh
-# decode.sh - calls with few rows on a GPU of sm_90: what they compute, then four
+# gpu_decode.sh - calls with few rows on a GPU of sm_90: what they compute, then four
 # times. In: BUILD (its bundle of `make gpu-bundle` where there is one). Out: ok /
 # not ok lines; a line of milliseconds and of TB/s for each of the four calls,
 # beside the time that it shall reach.
