@@ -39,7 +39,7 @@ typedef struct dil_branch {
 
 /* A condition on (t, j), shared by the branches that have the same one: the
  * window -left <= j - t <= right (DIL_ENDLESS: no bound; causal is right =
- * min(right, 0)), the range of keys key_first <= j < key_end (key_end 0: no
+ * min(right, 0); where a bound is negative the row itself is outside), the range of keys key_first <= j < key_end (key_end 0: no
  * end) and, when `masked`, the generated mask expressions. */
 typedef struct dil_predicate {
   int64_t left, right;
@@ -53,6 +53,12 @@ static inline int64_t dil_predicate_end(const dil_predicate *p) {
 }
 static inline bool dil_predicate_has_range(const dil_predicate *p) {
   return p->key_first > 0 || p->key_end > 0;
+}
+
+/* Every row sees the key at its own position. */
+static inline bool dil_predicate_holds_row(const dil_predicate *p) {
+  return !p->masked && !dil_predicate_has_range(p) && p->left >= 0 &&
+         p->right >= 0;
 }
 
 /* Branches that run in one loop with one running softmax. */

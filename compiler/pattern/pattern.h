@@ -99,14 +99,21 @@ void pattern_print_shape(const pattern *p, int32_t index, FILE *out);
 const char *pattern_combine_text(dil_combine combine);
 void pattern_verify(const pattern *p);           /* aborts: our bug */
 
-/* Keys first <= j < end; end 0: all keys from `first` on. */
-typedef struct key_range {
+/* Positions first <= x < end; end 0: all from `first` on. */
+typedef struct position_range {
   int64_t first, end;
-} key_range;
+} position_range;
 
-/* pieces.c: returns whether a condition compares j with a constant, so that the
- * keys that hold are one range, and narrows *range to these. */
-bool key_range_take(const expr *e, key_range *range);
+/* The pairs -left <= j - i <= right (DIL_ENDLESS: no bound) of a range of keys.
+ * A bound may be negative: then the window does not hold the row itself. */
+typedef struct pair_bounds {
+  int64_t left, right;
+  position_range keys;
+} pair_bounds;
+
+/* pieces_read.c: returns whether a condition compares j, or a distance of i and
+ * j, with a constant, so that bounds say it, and narrows *to by it. */
+bool pair_bounds_take(const expr *e, pair_bounds *to);
 /* Replaces each branch by its pieces (pieces.c), where its masks are nothing
  * but windows, ranges of keys and residues. Returns whether any branch changed.
  */

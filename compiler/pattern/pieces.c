@@ -1,321 +1,11 @@
-/* pieces.c - masks that windows, ranges of keys and residues say.
+/* pieces.c - branches in place of masks that windows, ranges and residues say.
  *
  * In: a pattern. Out: the same attention, with pieces in place of the branches
- * whose masks can be read. A mask is read as a disjunction of conjunctions of
- * terms: windows (`i - j < w`), ranges of keys (`j < c`) and residues
- * (`i % r == j % r`). Each conjunction is a piece. Pieces of a branch have no
- * pair in common, so that `softmax` counts a key once: what a wider piece holds
- * is cut out of the range of keys of a narrower one. A piece of residues modulo
- * r becomes r branches, one for each residue. */
-#include "pattern.h"
+ * whose masks can be read (pieces_read.c). Pieces of a branch have no pair in
+ * common (pieces_part.c), so that `softmax` counts a key once. A piece of
+ * residues modulo r becomes r branches, one for each residue. */
+#include "pieces.h"
 #include <string.h>
-
-/* EACH_MOST: residues that become branches of their own. */
-enum { PIECES = 16, TERMS = 16, EACH_MOST = 32 };
-
-typedef struct piece {
-  int64_t left, right; /* -left <= j - i <= right; DIL_ENDLESS: no bound */
-  key_range keys;
-  int64_t each; /* i % each == j % each; 1: any pair */
-  int32_t rest_count;
-  expr *rest[TERMS]; /* conditions that stay masks */
-} piece;
-
-typedef struct pieces {
-  bool full; /* there were more than fit */
-  int32_t count;
-  piece of[PIECES];
-} pieces;
-
-/* ---- terms --------------------------------------------------------------- */
-
-/* What a side of a comparison is. A distance of two positions never
- * overflows. */
-typedef enum side_kind {
-  SIDE_OTHER,
-  SIDE_NUMBER,
-  SIDE_I,
-  SIDE_J,
-  SIDE_BEHIND,
-  SIDE_AHEAD,
-  SIDE_APART
-} side_kind;
-
-static side_kind side_of(const expr *e) {
-  if (e->op == EXPR_INT) return SIDE_NUMBER;
-  if (e->op == EXPR_I_) return SIDE_I;
-  if (e->op == EXPR_J_) return SIDE_J;
-  if (e->op == EXPR_ABS) {
-    side_kind inner = side_of(e->arg[0]);
-    return inner == SIDE_BEHIND || inner == SIDE_AHEAD ? SIDE_APART
-                                                       : SIDE_OTHER;
-  }
-  if (e->op != EXPR_SUB) return SIDE_OTHER;
-  side_kind left = side_of(e->arg[0]), right = side_of(e->arg[1]);
-  if (left == SIDE_I && right == SIDE_J) return SIDE_BEHIND;
-  return left == SIDE_J && right == SIDE_I ? SIDE_AHEAD : SIDE_OTHER;
-}
-
-/* A comparison as low <= x <= high of one side x. */
-typedef struct bounded {
-  side_kind x;
-  int64_t low, high;
-} bounded;
-
-static void bounded_negate(bounded *b, side_kind x) {
-  int64_t low = b->low == INT64_MIN ? INT64_MAX : -b->low;
-  b->low = b->high == INT64_MAX ? INT64_MIN : -b->high;
-  b->high = low;
-  b->x = x;
-}
-
-/* `x op c`, as bounds of x. */
-static bool bounded_take(expr_op op, int64_t c, bounded *b) {
-  b->low = INT64_MIN;
-  b->high = INT64_MAX;
-  switch (op) {
-  case EXPR_LT:
-    b->high = c - 1;
-    return true;
-  case EXPR_LE:
-    b->high = c;
-    return true;
-  case EXPR_GT:
-    b->low = c + 1;
-    return true;
-  case EXPR_GE:
-    b->low = c;
-    return true;
-  case EXPR_EQ:
-    b->low = b->high = c;
-    return true;
-  default:
-    return false;
-  }
-}
-
-static expr_op mirrored(expr_op op) {
-  switch (op) {
-  case EXPR_LT:
-    return EXPR_GT;
-  case EXPR_LE:
-    return EXPR_GE;
-  case EXPR_GT:
-    return EXPR_LT;
-  case EXPR_GE:
-    return EXPR_LE;
-  default:
-    return op;
-  }
-}
-
-/* False: the condition bounds no position or distance by a constant. */
-static bool bounded_read(const expr *e, bounded *b) {
-  if (e->count != 2) return false;
-  side_kind x = side_of(e->arg[0]), y = side_of(e->arg[1]);
-  if (x == SIDE_I && y == SIDE_J) {
-    b->x = SIDE_BEHIND;
-    return bounded_take(e->op, 0, b);
-  }
-  if (x == SIDE_J && y == SIDE_I) {
-    b->x = SIDE_AHEAD;
-    return bounded_take(e->op, 0, b);
-  }
-  if (y == SIDE_NUMBER && x > SIDE_NUMBER) {
-    b->x = x;
-    return bounded_take(e->op, e->arg[1]->integer, b);
-  }
-  b->x = y;
-  return x == SIDE_NUMBER && y > SIDE_NUMBER &&
-         bounded_take(mirrored(e->op), e->arg[0]->integer, b);
-}
-
-static bool keys_take(const bounded *b, key_range *keys) {
-  key_range narrow = *keys;
-  if (b->low > narrow.first) narrow.first = b->low;
-  if (b->high < INT64_MAX && (!narrow.end || b->high + 1 < narrow.end))
-    narrow.end = b->high + 1;
-  if (b->high < 0 || (narrow.end && narrow.first >= narrow.end)) return false;
-  *keys = narrow;
-  return true;
-}
-
-bool key_range_take(const expr *e, key_range *range) {
-  bounded b;
-  return bounded_read(e, &b) && b.x == SIDE_J && keys_take(&b, range);
-}
-
-/* A window holds the row itself, or its predicate stays a mask. */
-static bool window_take(bounded b, piece *p) {
-  if (b.x == SIDE_APART && b.low <= 0) {
-    if (b.high < 0) return false;
-    b.low = b.high == INT64_MAX ? INT64_MIN : -b.high;
-  } else if (b.x == SIDE_BEHIND) {
-    bounded_negate(&b, SIDE_AHEAD);
-  } else if (b.x != SIDE_AHEAD) {
-    return false;
-  }
-  if (b.low > 0 || b.high < 0) return false;
-  if (b.low > INT64_MIN && -b.low < p->left) p->left = -b.low;
-  if (b.high < p->right) p->right = b.high;
-  return true;
-}
-
-/* `x % r` of a term, with r > 1; 0: it is none. */
-static int64_t modulus_of(const expr *e) {
-  bool is =
-      e->op == EXPR_MOD && e->arg[1]->op == EXPR_INT && e->arg[1]->integer > 1;
-  return is ? e->arg[1]->integer : 0;
-}
-
-static bool is_zero(const expr *e) {
-  return e->op == EXPR_INT && e->integer == 0;
-}
-
-/* `i % r == j % r` or `(i - j) % r == 0`. */
-static int64_t each_of(const expr *e) {
-  if (e->op != EXPR_EQ) return 0;
-  const expr *x = e->arg[0], *y = e->arg[1];
-  if (is_zero(x)) {
-    x = y;
-    y = e->arg[0];
-  }
-  int64_t r = modulus_of(x);
-  if (!r) return 0;
-  side_kind a = side_of(x->arg[0]);
-  if (is_zero(y)) return a == SIDE_BEHIND || a == SIDE_AHEAD ? r : 0;
-  if (modulus_of(y) != r) return 0;
-  side_kind b = side_of(y->arg[0]);
-  return (a == SIDE_I && b == SIDE_J) || (a == SIDE_J && b == SIDE_I) ? r : 0;
-}
-
-static bool each_take(const expr *e, piece *p) {
-  int64_t r = each_of(e);
-  if (!r || r > EACH_MOST || (p->each > 1 && p->each != r)) return false;
-  p->each = r;
-  return true;
-}
-
-/* ---- reading ------------------------------------------------------------- */
-
-static void piece_and(piece *p, expr *e, bool *full) {
-  bounded b;
-  if (each_take(e, p)) return;
-  if (bounded_read(e, &b) &&
-      (b.x == SIDE_J ? keys_take(&b, &p->keys) : window_take(b, p)))
-    return;
-  if (p->rest_count == TERMS)
-    *full = true;
-  else
-    p->rest[p->rest_count++] = e;
-}
-
-static void pieces_append(pieces *to, const pieces *from) {
-  to->full |= from->full || to->count + from->count > PIECES;
-  if (to->full) return;
-  memcpy(to->of + to->count, from->of, (size_t)from->count * sizeof *to->of);
-  to->count += from->count;
-}
-
-/* Narrows all pieces by a condition. */
-static void pieces_and(arena *a, pieces *p, expr *e) {
-  if (e->op == EXPR_AND) {
-    for (int32_t i = 0; i < e->count && !p->full; i++)
-      pieces_and(a, p, e->arg[i]);
-  } else if (e->op == EXPR_OR) {
-    pieces *given = ARENA_NEW(a, pieces), *one = ARENA_NEW(a, pieces);
-    *given = *p;
-    p->count = 0;
-    for (int32_t i = 0; i < e->count && !p->full; i++) {
-      *one = *given;
-      pieces_and(a, one, e->arg[i]);
-      pieces_append(p, one);
-    }
-  } else {
-    for (int32_t i = 0; i < p->count; i++) piece_and(&p->of[i], e, &p->full);
-  }
-}
-
-/* ---- pieces without common pairs ----------------------------------------- */
-
-static int64_t end_of(const piece *p) {
-  return p->keys.end ? p->keys.end : DIL_ENDLESS;
-}
-
-static bool has_rest(const piece *p, const expr *e) {
-  for (int32_t i = 0; i < p->rest_count; i++)
-    if (expr_same(p->rest[i], e)) return true;
-  return false;
-}
-
-/* Returns whether each pair of p in the keys of `wide` is one of `wide`. */
-static bool is_within(const piece *p, const piece *wide) {
-  for (int32_t i = 0; i < wide->rest_count; i++)
-    if (!has_rest(p, wide->rest[i])) return false;
-  return p->left <= wide->left && p->right <= wide->right &&
-         p->each % wide->each == 0;
-}
-
-static bool is_wider(const piece *a, const piece *b) {
-  if (a->left != b->left) return a->left > b->left;
-  if (a->right != b->right) return a->right > b->right;
-  return a->rest_count < b->rest_count;
-}
-
-static void pieces_sort(pieces *p) {
-  for (int32_t i = 1; i < p->count; i++) {
-    piece one = p->of[i];
-    int32_t at = i;
-    for (; at && is_wider(&one, &p->of[at - 1]); at--)
-      p->of[at] = p->of[at - 1];
-    p->of[at] = one;
-  }
-}
-
-/* Takes keys out of piece i. The keys before and behind them stay: piece i, a
- * new piece, or both. */
-static void piece_cut(pieces *p, int32_t i, const piece *cut) {
-  piece before = p->of[i], behind = p->of[i];
-  if (cut->keys.first < end_of(&before)) before.keys.end = cut->keys.first;
-  if (cut->keys.end > behind.keys.first) behind.keys.first = cut->keys.end;
-  bool first = cut->keys.first > before.keys.first;
-  bool second = cut->keys.end && behind.keys.first < end_of(&behind);
-  if (first && second) {
-    p->of[i] = before;
-    if (p->count == PIECES)
-      p->full = true;
-    else
-      p->of[p->count++] = behind;
-  } else if (first || second) {
-    p->of[i] = first ? before : behind;
-  } else {
-    p->of[i] = p->of[--p->count];
-  }
-}
-
-/* The first piece that has keys of piece i, among those before it; -1: none. */
-static int32_t pieces_meeting(const pieces *p, int32_t i) {
-  for (int32_t k = 0; k < i; k++)
-    if (p->of[k].keys.first < end_of(&p->of[i]) &&
-        p->of[i].keys.first < end_of(&p->of[k]))
-      return k;
-  return -1;
-}
-
-/* False: some two pieces have pairs in common that no range of keys tells. */
-static bool pieces_part(pieces *p) {
-  pieces_sort(p);
-  for (int32_t i = 1; i < p->count && !p->full;) {
-    int32_t k = pieces_meeting(p, i);
-    if (k < 0) {
-      i++;
-      continue;
-    }
-    if (!is_within(&p->of[i], &p->of[k])) return false;
-    piece_cut(p, i, &p->of[k]);
-  }
-  return !p->full;
-}
 
 /* ---- branches ------------------------------------------------------------ */
 
@@ -325,28 +15,60 @@ static expr *number_make(arena *a, int64_t integer, span at) {
   return e;
 }
 
-static expr *key_compare(arena *a, expr_op op, int64_t integer, span at) {
-  expr *key = ARENA_NEW(a, expr), *e = ARENA_NEW(a, expr);
-  *key = (expr){.op = EXPR_J_, .type = TYPE_I32, .at = at};
-  *e = (expr){.op = op, .type = TYPE_CONDITION, .at = at, .count = 2};
+static expr *node_make(arena *a, expr_op op, expr_type type, expr *left,
+                       expr *right) {
+  expr *e = ARENA_NEW(a, expr);
+  *e = (expr){.op = op, .type = type, .at = right->at, .count = 2};
   e->arg = ARENA_ARRAY(a, expr *, 2);
-  e->arg[0] = key;
-  e->arg[1] = number_make(a, integer, at);
+  e->arg[0] = left;
+  e->arg[1] = right;
   return e;
 }
 
+static expr *position_make(arena *a, expr_op op, span at) {
+  expr *e = ARENA_NEW(a, expr);
+  *e = (expr){.op = op, .type = TYPE_I32, .at = at};
+  return e;
+}
+
+static void add_mask(branch *b, expr *e) { b->mask[b->mask_count++] = e; }
+
+/* `x op integer` becomes a mask of the branch. */
+static void add_compare(arena *a, branch *b, expr *x, expr_op op,
+                        int64_t integer) {
+  add_mask(b, node_make(a, op, TYPE_CONDITION, x,
+                        number_make(a, integer, b->at)));
+}
+
+static void add_range(arena *a, branch *b, expr_op position,
+                      const position_range *range) {
+  expr *x = position_make(a, position, b->at);
+  if (range->first > 0) add_compare(a, b, x, EXPR_GE, range->first);
+  if (range->end > 0) add_compare(a, b, x, EXPR_LT, range->end);
+}
+
+/* Windows hold the row itself; one that does not is a mask, which the plan
+ * takes for a window (pair_bounds_take). */
+static void add_distances(arena *a, branch *b, int64_t left, int64_t right) {
+  expr *behind = node_make(a, EXPR_SUB, TYPE_I32,
+                           position_make(a, EXPR_I_, b->at),
+                           position_make(a, EXPR_J_, b->at));
+  if (right < 0) add_compare(a, b, behind, EXPR_GE, -right);
+  if (left < 0) add_compare(a, b, behind, EXPR_LE, left);
+}
+
 static branch branch_of(arena *a, const branch *b, const piece *p) {
+  enum { BOUNDS = 6 };
+  const pair_bounds *x = &p->pairs;
   branch out = *b;
-  out.left = p->left;
-  out.right = b->causal ? b->right : p->right;
-  out.mask = ARENA_ARRAY(a, expr *, p->rest_count + 2);
+  out.left = x->left < 0 ? 0 : x->left;
+  if (x->right < 0) out.right = 0;
+  else if (!b->causal) out.right = x->right;
+  out.mask = ARENA_ARRAY(a, expr *, p->rest_count + BOUNDS);
   out.mask_count = 0;
-  if (p->keys.first > 0)
-    out.mask[out.mask_count++] = key_compare(a, EXPR_GE, p->keys.first, b->at);
-  if (p->keys.end > 0)
-    out.mask[out.mask_count++] = key_compare(a, EXPR_LT, p->keys.end, b->at);
-  for (int32_t i = 0; i < p->rest_count; i++)
-    out.mask[out.mask_count++] = p->rest[i];
+  add_range(a, &out, EXPR_J_, &x->keys);
+  add_distances(a, &out, x->left, x->right);
+  for (int32_t i = 0; i < p->rest_count; i++) add_mask(&out, p->rest[i]);
   return out;
 }
 
@@ -393,17 +115,18 @@ static bool takes_each(const branch *b, const pieces *p) {
 
 /* Reads the masks of a branch. */
 static void pieces_read(arena *a, const branch *b, pieces *p) {
+  int64_t right = b->causal && b->right > 0 ? 0 : b->right;
   *p = (pieces){.count = 1,
-                .of = {{.left = b->left,
-                        .right = b->causal && b->right > 0 ? 0 : b->right,
+                .of = {{.pairs = {.left = b->left, .right = right},
                         .each = 1}}};
   for (int32_t m = 0; m < b->mask_count; m++) pieces_and(a, p, b->mask[m]);
 }
 
-/* Parts pieces that have the same other conditions. */
+/* Parts pieces that have the same other conditions, or residues beside them. */
 static bool pieces_settle(pieces *p) {
   for (int32_t i = 0; i < p->count; i++)
-    if (p->of[i].rest_count != p->of[0].rest_count) return false;
+    if (p->of[i].rest_count != p->of[0].rest_count && p->of[i].each == 1)
+      return false;
   return pieces_part(p);
 }
 
@@ -415,7 +138,9 @@ static bool is_plain(const branch *b) {
 static bool pieces_of(arena *a, const branch *b, pieces *p) {
   pieces_read(a, b, p);
   if (p->full || !takes_each(b, p)) return false;
-  if (p->count == 1) return p->of[0].rest_count < b->mask_count;
+  if (p->count == 1)
+    return pieces_part(p) &&
+           (p->of[0].rest_count < b->mask_count || p->of[0].each > 1);
   return is_plain(b) && pieces_settle(p);
 }
 

@@ -21,12 +21,12 @@ static expr *join_conditions(arena *a, expr_op op, expr *left, expr *right) {
   return e;
 }
 
-/* Masks and keeps of a branch as one condition; NULL: none. Masks that a range
- * of keys says become part of `range`, unless that is NULL. */
-static expr *condition_of(arena *a, const branch *b, key_range *range) {
+/* Masks and keeps of a branch as one condition; NULL: none. Masks that bounds
+ * say become part of `bounds`, unless that is NULL. */
+static expr *condition_of(arena *a, const branch *b, pair_bounds *bounds) {
   expr *all = NULL;
   for (int32_t m = 0; m < b->mask_count; m++)
-    if (!range || !key_range_take(b->mask[m], range))
+    if (!bounds || !pair_bounds_take(b->mask[m], bounds))
       all = join_conditions(a, EXPR_AND, all, b->mask[m]);
   for (int32_t level = 0; level < 2; level++) {
     expr *any = NULL;
@@ -41,22 +41,29 @@ static bool same_condition(const expr *a, const expr *b) {
   return a && b ? expr_same(a, b) : a == b;
 }
 
+static bool same_predicate(const dil_predicate *a, const dil_predicate *b) {
+  return a->left == b->left && a->right == b->right &&
+         a->key_first == b->key_first && a->key_end == b->key_end;
+}
+
 /* The predicate of a branch, one for all branches that have the same. */
 static int32_t predicate_of(planner *pl, const branch *b) {
   dil_predicate *list = (dil_predicate *)pl->plan->table.predicates;
-  int64_t right = b->causal && b->right > 0 ? 0 : b->right;
+  pair_bounds x = {.left = b->left,
+                   .right = b->causal && b->right > 0 ? 0 : b->right};
   bool unites = pl->plan->table.combine == DIL_COMBINE_UNION;
-  key_range keys = {0, 0};
-  expr *condition = condition_of(pl->arena, b, unites ? NULL : &keys);
-  dil_predicate made = {b->left, right, condition != NULL, keys.first,
-                        keys.end};
-  if (!condition && b->left == DIL_ENDLESS && right == DIL_ENDLESS &&
+  expr *condition = condition_of(pl->arena, b, unites ? NULL : &x);
+  dil_predicate made = {.left = x.left,
+                        .right = x.right,
+                        .masked = condition != NULL,
+                        .key_first = x.keys.first,
+                        .key_end = x.keys.end};
+  if (!condition && x.left == DIL_ENDLESS && x.right == DIL_ENDLESS &&
       !dil_predicate_has_range(&made))
     return -1;
   int32_t p = 0;
   for (; p < pl->plan->table.predicate_count; p++)
-    if (list[p].left == b->left && list[p].right == right &&
-        list[p].key_first == keys.first && list[p].key_end == keys.end &&
+    if (same_predicate(&list[p], &made) &&
         same_condition(pl->plan->predicate[p], condition))
       return p;
   list[p] = made;

@@ -268,13 +268,21 @@ static bool input_holds(const dil_table *t, int32_t index) {
          t->inputs[in->cols].rank + 1 == in->rank;
 }
 
+/* A window's bound may be negative, but then the other one is no less far. */
+static bool predicate_holds(const dil_predicate *p) {
+  const int64_t least = INT32_MIN;
+  return p->left >= least && p->right >= least &&
+         (p->left >= 0 || p->right >= -p->left) &&
+         (p->right >= 0 || p->left >= -p->right) && p->key_first >= 0 &&
+         p->key_end >= 0;
+}
+
 static bool arrays_hold(const dil_table *t) {
   bool good = true;
   for (int32_t i = 0; i < t->branch_count; i++)
     good &= branch_holds(t, &t->branches[i]);
   for (int32_t i = 0; i < t->predicate_count; i++)
-    good &= t->predicates[i].left >= 0 && t->predicates[i].right >= 0 &&
-            t->predicates[i].key_first >= 0 && t->predicates[i].key_end >= 0;
+    good &= predicate_holds(&t->predicates[i]);
   for (int32_t i = 0; i < dil_table_reads(t); i++)
     good &= input_holds(t, i);
   return good && passes_hold(t);

@@ -145,7 +145,7 @@ static bool kernel_branch_sees_itself(const cuda_run *r, const dil_branch *b) {
       b->predicate < 0 ? NULL : &t->predicates[b->predicate];
   return b->dilation == 1 && b->head_first == 0 &&
          b->head_last == t->heads - 1 &&
-         (!p || (!p->masked && !dil_predicate_has_range(p))) && q.step == 1 &&
+         (!p || dil_predicate_holds_row(p)) && q.step == 1 &&
          k.step == 1 && k.first <= q.first &&
          q.first + q.count <= k.first + k.count;
 }

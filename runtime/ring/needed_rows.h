@@ -22,8 +22,9 @@ typedef struct row_need {
 /* The keys of a row_need from one position up to `until`. */
 typedef struct needed_keys {
   bool some;            /* false: it needs none of them */
-  bool inside;          /* the keys stand among the receiver's queries, so that
-                           each key is checked against its nearest queries */
+  bool inside;          /* the keys stand among the receiver's queries, or the
+                           window does not hold the row, so that each key is
+                           checked against the queries */
   int64_t residue;      /* it needs keys j = residue mod the dilation */
   int64_t until;
   int64_t query, every, last; /* the queries that need the keys: query + i *

@@ -65,6 +65,10 @@ static int64_t add(int64_t a, int64_t b) {
   return sum;
 }
 
+static int64_t between(int64_t x, int64_t low, int64_t high) {
+  return maximum(low, minimum(x, high));
+}
+
 /* The first x >= low with x = a mod r and x = b mod s; INT64_MAX if there is
  * none. */
 static int64_t first_common(int64_t low, int64_t a, int64_t r, int64_t b,
@@ -108,28 +112,28 @@ static needed_keys row_need_at(const row_need *d, int64_t at) {
     w.until = row_need_skip(d, high);
     return w;
   }
-  int64_t border[4] = {d->left == DIL_ENDLESS ? INT64_MIN : t_min - d->left,
-                       t_min, t_max + 1,
-                       d->right == DIL_ENDLESS ? INT64_MAX
-                                               : add(t_max + 1, d->right)};
+  int64_t from = d->left == DIL_ENDLESS ? INT64_MIN : t_min - d->left;
+  int64_t to = d->right == DIL_ENDLESS ? INT64_MAX : add(t_max + 1, d->right);
+  int64_t border[4] = {from, between(t_min, from, to),
+                       between(t_max + 1, from, to), to};
   int32_t zone = 0; /* 1: before the first query; 2: among; 3: after the last */
   while (zone < 4 && border[zone] <= at) zone++;
   if (zone < 4) w.until = minimum(high, border[zone]);
   if (at < d->end)
     w.until = minimum(w.until, at < d->first ? d->first : d->end);
   w.some = zone >= 1 && zone <= 3 && at >= d->first && at < d->end;
-  w.inside = zone == 2;
+  w.inside = zone == 2 || d->left < 0 || d->right < 0;
   w.query = t_min;
   w.last = t_max;
   return w;
 }
 
-/* Returns whether a query reaches key j by its window; j stands among the
- * queries. */
+/* Returns whether a query reaches key j by its window; with a bound without end
+ * the first or the last query does. */
 static bool row_need_sees(const row_need *d, const needed_keys *w, int64_t j) {
   if (d->left == DIL_ENDLESS || d->right == DIL_ENDLESS) return true;
   int64_t next = j - d->right + floor_mod(w->query - (j - d->right), w->every);
-  return next <= j + d->left;
+  return maximum(next, w->query) <= minimum(j + d->left, w->last);
 }
 
 static bool row_need_has(const row_need *d, const needed_keys *w, int64_t j) {

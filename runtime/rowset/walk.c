@@ -27,7 +27,8 @@ void class_table_reset(class_table *s, const dil_progression *progression) {
 }
 
 /* A pass fills tiles while its period is at most this, and the shortest segment
- * still has this many rows of each residue: a tile of queries. */
+ * still has this many rows of each residue: a tile of queries. So do windows of
+ * branches that would select every row of such a tile alone. */
 enum { FUSE_PERIOD = 64, FUSE_ROWS = 32 };
 
 int64_t walk_period(const dil_table *table, uint64_t branches) {
@@ -38,12 +39,22 @@ int64_t walk_period(const dil_table *table, uint64_t branches) {
   return period;
 }
 
+/* Positions of a row's window; INT64_MAX: it has no end. */
+static int64_t window_of(const dil_table *table, const dil_branch *b) {
+  const dil_predicate *p =
+      b->predicate < 0 ? NULL : &table->predicates[b->predicate];
+  if (!p || p->left == DIL_ENDLESS || p->right == DIL_ENDLESS)
+    return INT64_MAX;
+  return p->left + p->right + 1;
+}
+
 bool walk_fills_tiles(const dil_table *table, uint64_t branches) {
   int64_t shortest = INT64_MAX, period = walk_period(table, branches);
   if (period > FUSE_PERIOD) return false;
   for (; branches; branches &= branches - 1) {
-    int64_t s = table->branches[__builtin_ctzll(branches)].segment;
-    if (s && s < shortest) shortest = s;
+    const dil_branch *b = &table->branches[__builtin_ctzll(branches)];
+    if (b->segment) shortest = minimum(shortest, b->segment);
+    if (b->dilation < period) shortest = minimum(shortest, window_of(table, b));
   }
   return shortest / period >= FUSE_ROWS;
 }

@@ -43,9 +43,7 @@ static bool transposed_fill(const dil_table *t, transposed_table *to) {
   to->table.branches = to->branches;
   to->table.predicates = to->predicates;
   for (int32_t i = 0; i < t->predicate_count; i++) {
-    if (t->predicates[i].right < 0 ||
-        dil_predicate_has_range(&t->predicates[i]))
-      return false;
+    if (dil_predicate_has_range(&t->predicates[i])) return false;
     to->predicates[i] = t->predicates[i];
     to->predicates[i].left = t->predicates[i].right;
     to->predicates[i].right = t->predicates[i].left;
@@ -84,7 +82,7 @@ static bool gradient_fill_keys(const dil_table *table, int32_t pass,
   if (!grouped)
     snprintf(
         reason, size,
-        keys ? "grouped heads of different phases, or windows without the row"
+        keys ? "grouped heads of different phases, or ranges of keys"
              : "no memory for its tables");
   free(keys);
   return good;

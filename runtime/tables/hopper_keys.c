@@ -120,7 +120,7 @@ static hopper_key_range keys_form(const table_builder *builder,
   uint64_t predicates = keys_predicates(builder, branches);
   bool once = builder->table->combine == DIL_COMBINE_UNION;
   hopper_key_range form = {
-      .left = predicates ? 0 : HOPPER_FAR,
+      .left = predicates ? -HOPPER_FAR : HOPPER_FAR,
       .right = predicates ? -HOPPER_FAR : HOPPER_FAR,
       .low = predicates ? HOPPER_FAR : 0,
       .high = predicates ? 0 : HOPPER_FAR,

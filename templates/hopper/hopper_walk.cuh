@@ -9,6 +9,9 @@
 // define DEVICE, WARPGROUPS, NESTED and SHIFTS first.
 #ifndef DIL_TEMPLATES_HOPPER_HOPPER_WALK_H
 #define DIL_TEMPLATES_HOPPER_HOPPER_WALK_H
+#ifndef BACK_WINDOWS
+#define BACK_WINDOWS 1 // 0: every window holds its row
+#endif
 #include "templates/hopper/hopper_launch.h"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };
@@ -234,7 +237,8 @@ DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
 // The run of a key range: from the first key that some row of the tile sees to
 // the key range's end. Keys beyond the last row's window stay in the run if
 // this call has rows at their positions. These rows see the keys, so the keys
-// hold valid values. Otherwise the run ends with the window.
+// hold valid values. Otherwise, and where windows end before the row itself, the
+// run ends with the window.
 DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
                            const hopper_key_range *p, key_bounds in) {
   key_run r;
@@ -246,7 +250,8 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
   int high = lesser(lesser(in.high, p->high), run->key_high - x->away);
   r.position = first_from(low, at, p->stride);
   r.count = 0;
-  if (high > run->high) high = lesser(high, last + p->right + 1);
+  if (high > run->high || (BACK_WINDOWS && p->right < 0))
+    high = lesser(high, last + p->right + 1);
   if (r.position <= last + p->right)
     r.count = rows_between(r.position, high, p->stride);
   return r;

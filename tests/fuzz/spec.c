@@ -34,7 +34,8 @@ static const char *const masks[] = {
     "i % 3 == j % 3 && i - j < 60", "j <= i || j < 33 && doc[b, j] == 1",
     "(j - i) % 5 == 0 && abs(i - j) <= 70", "j >= 16 && j < 81 && i - j < 30",
     "i > 70 && i < 75", "j >= 128", "abs(i - j) % 64 < 2",
-    "i - j == 64 || i == j", "max(i, j) / 10 == min(i, j) / 10",
+    "i - j == 64 || i == j", "i - j >= 40",
+    "i - j < 20 || (i - j) % 6 == 0", "j - i > 3 && j - i < 90", "max(i, j) / 10 == min(i, j) / 10",
     "B == 1 || HKV < 3 || j < D",
     /* rows */
     "(row + 2 * j) % 5 != 1", "row > 40 || j < row", "pair[b, row, j] > -0.5",

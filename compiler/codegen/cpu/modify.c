@@ -6,22 +6,19 @@
 #include <math.h>
 #include <stddef.h>
 
-/* base + reach (>= 0) or base - reach as a position, held inside i32: beyond
- * it every position satisfies the comparison. */
+/* base + reach as a position, held inside i32: beyond it every position, or
+ * none, satisfies the comparison. */
 static ref bound_after(build *b, ref base, int64_t reach) {
   emit *e = &b->emit;
   ref wide = emit_convert(e, LLVMSExt, base, e->i64);
-  ref bound = emit_lesser(e, emit_add(e, wide, emit_long(e, reach)),
-                          emit_long(e, INT32_MAX));
+  ref bound = emit_add(e, wide, emit_long(e, reach));
+  bound = reach < 0 ? emit_greater(e, bound, emit_long(e, INT32_MIN))
+                    : emit_lesser(e, bound, emit_long(e, INT32_MAX));
   return emit_convert(e, LLVMTrunc, bound, e->i32);
 }
 
 static ref bound_before(build *b, ref base, int64_t reach) {
-  emit *e = &b->emit;
-  ref wide = emit_convert(e, LLVMSExt, base, e->i64);
-  ref bound = emit_greater(e, emit_sub(e, wide, emit_long(e, reach)),
-                           emit_long(e, INT32_MIN));
-  return emit_convert(e, LLVMTrunc, bound, e->i32);
+  return bound_after(b, base, -reach);
 }
 
 /* -left <= j - t <= right; the arithmetic is done on the scalar of the two. */
@@ -30,7 +27,6 @@ static ref window_condition(build *b, const dil_predicate *window, ref t,
   emit *e = &b->emit;
   const int64_t far = INT64_C(1) << 33; /* beyond any distance of positions */
   ref kept = emit_truth(e, true);
-  assert(window->left >= 0 && window->right >= 0);
   if (window->left < far)
     kept = emit_is_vector(t) ? emit_compare(e, IS_LESS_EQUAL, t,
                                             bound_after(b, j, window->left))

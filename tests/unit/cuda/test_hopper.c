@@ -190,6 +190,15 @@ static const kernel_case cases[] = {
     {P(BF16(64), "mask i / 128 == j / 128 || i / 512 == j / 512 && "
                  "i % 2 == h % 2 && j % 2 == h % 2; branch { }"), 0,
      SHAPE(1, 1400, 1400, 0)},
+    /* windows without the row itself, beside residues and behind segments */
+    {P(BF16(64), "causal; mask i - j < 50 || (i - j) % 8 == 0; branch { }"), 0,
+     SHAPE(1, 700, 700, 0)},
+    {P(BF16(64), "mask i - j >= 90; branch { segment 512; }"), 0,
+     SHAPE(2, 700, 600, 1)},
+    {P(F16(32), "causal; mask i - j < 20 || (i - j) % 64 == 0; branch { }"), 0,
+     SHAPE(1, 500, 300, 0)},
+    {P(BF16(64), "mask j - i > 30 && j - i < 300; branch { }"), 0,
+     SHAPE(1, 400, 700, 1)},
     /* unions in which branches differ in their windows and masks */
     {P(BF16(64), "combine union; branch { window 40, 40; } "
                  "branch { mask i < 9 || j < 9; }"), 0,

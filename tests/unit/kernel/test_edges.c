@@ -161,6 +161,11 @@ static const edge edges[] = {
     /* windows and masks */
     {"window", P("window 9, 4; branch { }"), S(150, 150)},
     {"window ahead", P("window 0, inf; branch { }"), S(150, 150)},
+    {"window before the row", P("mask i - j >= 21; branch { }"), S(90, 150)},
+    {"window behind the row", P("mask j - i > 2; branch { segment 64; }"),
+     S(150, 150)},
+    {"window beside residues", P("causal; mask i - j < 9 || (i - j) % 48 == 0; "
+     "branch { }"), S(150, 130)},
     {"window of one", P("window 0, 0; branch { }"), S(90, 90)},
     {"window that ends inside a pair", P("window inf, 21; "
      "mask j < 48; branch { }"), S(54, 54)},

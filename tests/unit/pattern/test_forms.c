@@ -147,10 +147,16 @@ static const struct {
     {"j <= i || j < 2048", 2, true},
     {"i % 4 == j % 4 && i - j >= 0 && i - j < 2048", 4, true},
     {"(i - j) % 32 == 0", 32, true},
-    {"(i - j) % 33 == 0", 1, false},
+    {"(i - j) % 33 == 0", 11, false},
+    {"(i - j) % 37 == 0", 1, false},
+    {"i - j >= 5 && i - j < 9", 1, true},
+    {"i - j < 5 || i - j >= 9", 2, true},
+    {"i - j < 9 || i - j > 2147483646 || j < 4", 1, false},
     {"abs(i - j) < 9 || j < 5 || j >= 90 && j < 100", 4, true},
     {"i - j < 9 && i >= j || i - j < 99 && i >= j", 1, true},
-    {"i - j < 128 || (i - j) % 4 == 0", 1, false},
+    {"i - j < 128 || (i - j) % 4 == 0", 5, true},
+    {"abs(i - j) < 128 || (i - j) % 4 == 0", 9, true},
+    {"i - j < 128 || (i - j) % 128 == 0", 33, false},
     {"i < 4 || j < 4", 1, false},
     {"i - j < 9 && hash(1, j) % 2 == 0", 1, false},
 };
@@ -165,8 +171,8 @@ START_TEST(forms_by_hand) {
   ck_assert_int_eq(p->branch_count, forms[_i].branches);
   for (int32_t b = 0; b < p->branch_count; b++)
     for (int32_t m = 0; m < p->branch[b].mask_count; m++) {
-      key_range keys = {0, 0};
-      reads &= key_range_take(p->branch[b].mask[m], &keys);
+      pair_bounds bounds = {DIL_ENDLESS, DIL_ENDLESS, {0, 0}};
+      reads &= pair_bounds_take(p->branch[b].mask[m], &bounds);
     }
   ck_assert_int_eq(reads, forms[_i].reads);
 }

@@ -99,23 +99,25 @@ static uint64_t config_passes(const dil_table *t, int32_t keys, bool pairwise,
 
 /* Which code the passes need in the kernel. `bare`: for rows that no branch
  * selects. `shifts`: for residues that shift from segment to segment. `left`:
- * for windows with a left bound. */
+ * for windows with a left bound; `back`: for those that end before the row. */
 typedef struct kernel_features {
-  bool bare, shifts, left;
+  bool bare, shifts, left, back;
 } kernel_features;
 
 static void features_add(const hopper_table *made, kernel_features *w) {
   w->bare |= made->bare;
   w->shifts |= made->relative || made->period != made->interval;
-  for (int32_t i = 0; i < made->range_count; i++)
+  for (int32_t i = 0; i < made->range_count; i++) {
     w->left |= made->ranges[i].left < HOPPER_FAR;
+    w->back |= made->ranges[i].right < 0;
+  }
 }
 
 static kernel_features config_features(const dil_table *t, uint64_t passes,
                                        int32_t keys) {
   hopper_table made;
   char reason[128];
-  kernel_features w = {false, false, false};
+  kernel_features w = {false, false, false, false};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
         hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
@@ -192,8 +194,9 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
   kernel_features w = config_features(t, code->passes, s->keys);
   put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
       config_is_nested(t), w.bare, w.shifts);
-  put(text, "#define LEFT_WINDOWS %d\n#define STATES %d\n", w.left,
-      config_has_states(r));
+  put(text, "#define LEFT_WINDOWS %d\n#define BACK_WINDOWS %d\n", w.left,
+      w.back);
+  put(text, "#define STATES %d\n", config_has_states(r));
   return true;
 }
 

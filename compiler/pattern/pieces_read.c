@@ -1,0 +1,226 @@
+/* pieces_read.c - masks as a disjunction of pieces.
+ *
+ * In: a condition. Out: pieces: windows (`i - j < w`), ranges of keys (`j < c`)
+ * and residues (`i % r == j % r`), and the terms that are none of these. Of a
+ * term of more residues than become branches, a divisor does. */
+#include "pieces.h"
+#include <string.h>
+
+/* EACH_MOST: residues that become branches of their own. */
+enum { EACH_MOST = 32 };
+
+/* ---- terms --------------------------------------------------------------- */
+
+/* What a side of a comparison is. A distance of two positions never
+ * overflows. */
+typedef enum side_kind {
+  SIDE_OTHER,
+  SIDE_NUMBER,
+  SIDE_I,
+  SIDE_J,
+  SIDE_BEHIND,
+  SIDE_AHEAD,
+  SIDE_APART
+} side_kind;
+
+static side_kind side_of(const expr *e) {
+  if (e->op == EXPR_INT) return SIDE_NUMBER;
+  if (e->op == EXPR_I_) return SIDE_I;
+  if (e->op == EXPR_J_) return SIDE_J;
+  if (e->op == EXPR_ABS) {
+    side_kind inner = side_of(e->arg[0]);
+    return inner == SIDE_BEHIND || inner == SIDE_AHEAD ? SIDE_APART
+                                                       : SIDE_OTHER;
+  }
+  if (e->op != EXPR_SUB) return SIDE_OTHER;
+  side_kind left = side_of(e->arg[0]), right = side_of(e->arg[1]);
+  if (left == SIDE_I && right == SIDE_J) return SIDE_BEHIND;
+  return left == SIDE_J && right == SIDE_I ? SIDE_AHEAD : SIDE_OTHER;
+}
+
+/* A comparison as low <= x <= high of one side x. */
+typedef struct bounded {
+  side_kind x;
+  int64_t low, high;
+} bounded;
+
+static void bounded_negate(bounded *b, side_kind x) {
+  int64_t low = b->low == INT64_MIN ? INT64_MAX : -b->low;
+  b->low = b->high == INT64_MAX ? INT64_MIN : -b->high;
+  b->high = low;
+  b->x = x;
+}
+
+/* `x op c`, as bounds of x. */
+static bool bounded_take(expr_op op, int64_t c, bounded *b) {
+  b->low = INT64_MIN;
+  b->high = INT64_MAX;
+  switch (op) {
+  case EXPR_LT:
+    b->high = c - 1;
+    return true;
+  case EXPR_LE:
+    b->high = c;
+    return true;
+  case EXPR_GT:
+    b->low = c + 1;
+    return true;
+  case EXPR_GE:
+    b->low = c;
+    return true;
+  case EXPR_EQ:
+    b->low = b->high = c;
+    return true;
+  default:
+    return false;
+  }
+}
+
+static expr_op mirrored(expr_op op) {
+  switch (op) {
+  case EXPR_LT:
+    return EXPR_GT;
+  case EXPR_LE:
+    return EXPR_GE;
+  case EXPR_GT:
+    return EXPR_LT;
+  case EXPR_GE:
+    return EXPR_LE;
+  default:
+    return op;
+  }
+}
+
+/* False: the condition bounds no position or distance by a constant. */
+static bool bounded_read(const expr *e, bounded *b) {
+  if (e->count != 2) return false;
+  side_kind x = side_of(e->arg[0]), y = side_of(e->arg[1]);
+  if (x == SIDE_I && y == SIDE_J) {
+    b->x = SIDE_BEHIND;
+    return bounded_take(e->op, 0, b);
+  }
+  if (x == SIDE_J && y == SIDE_I) {
+    b->x = SIDE_AHEAD;
+    return bounded_take(e->op, 0, b);
+  }
+  if (y == SIDE_NUMBER && x > SIDE_NUMBER) {
+    b->x = x;
+    return bounded_take(e->op, e->arg[1]->integer, b);
+  }
+  b->x = y;
+  return x == SIDE_NUMBER && y > SIDE_NUMBER &&
+         bounded_take(mirrored(e->op), e->arg[0]->integer, b);
+}
+
+/* What would leave no position stays a mask. */
+static bool range_take(const bounded *b, position_range *range) {
+  position_range narrow = *range;
+  if (b->low > narrow.first) narrow.first = b->low;
+  if (b->high < INT64_MAX && (!narrow.end || b->high + 1 < narrow.end))
+    narrow.end = b->high + 1;
+  if (b->high < 0 || (narrow.end && narrow.first >= narrow.end)) return false;
+  *range = narrow;
+  return true;
+}
+
+/* What would leave no distance stays a mask. */
+static bool window_take(bounded b, pair_bounds *to) {
+  pair_bounds narrow = *to;
+  if (b.x == SIDE_APART && b.low <= 0) {
+    b.low = b.high == INT64_MAX ? INT64_MIN : -b.high;
+  } else if (b.x == SIDE_BEHIND) {
+    bounded_negate(&b, SIDE_AHEAD);
+  } else if (b.x != SIDE_AHEAD) {
+    return false;
+  }
+  if (b.low > INT64_MIN && -b.low < narrow.left) narrow.left = -b.low;
+  if (b.high < narrow.right) narrow.right = b.high;
+  bool some = narrow.left == DIL_ENDLESS || narrow.right == DIL_ENDLESS ||
+              narrow.left + narrow.right >= 0;
+  if (some) *to = narrow;
+  return some;
+}
+
+bool pair_bounds_take(const expr *e, pair_bounds *to) {
+  bounded b;
+  if (!bounded_read(e, &b)) return false;
+  return b.x == SIDE_J ? range_take(&b, &to->keys) : window_take(b, to);
+}
+
+/* `x % r` of a term, with r > 1; 0: it is none. */
+static int64_t modulus_of(const expr *e) {
+  bool is =
+      e->op == EXPR_MOD && e->arg[1]->op == EXPR_INT && e->arg[1]->integer > 1;
+  return is ? e->arg[1]->integer : 0;
+}
+
+static bool is_zero(const expr *e) {
+  return e->op == EXPR_INT && e->integer == 0;
+}
+
+/* `i % r == j % r` or `(i - j) % r == 0`. */
+static int64_t each_of(const expr *e) {
+  if (e->op != EXPR_EQ) return 0;
+  const expr *x = e->arg[0], *y = e->arg[1];
+  if (is_zero(x)) {
+    x = y;
+    y = e->arg[0];
+  }
+  int64_t r = modulus_of(x);
+  if (!r) return 0;
+  side_kind a = side_of(x->arg[0]);
+  if (is_zero(y)) return a == SIDE_BEHIND || a == SIDE_AHEAD ? r : 0;
+  if (modulus_of(y) != r) return 0;
+  side_kind b = side_of(y->arg[0]);
+  return (a == SIDE_I && b == SIDE_J) || (a == SIDE_J && b == SIDE_I) ? r : 0;
+}
+
+/* The most residues that become branches: a divisor of r. */
+static int64_t branches_of_each(int64_t r) {
+  int64_t most = r < EACH_MOST ? r : EACH_MOST;
+  while (r % most) most--;
+  return most;
+}
+
+/* False: the condition stays a mask, though its residues may be fewer keys. */
+static bool each_take(const expr *e, piece *p) {
+  int64_t r = each_of(e);
+  if (!r || (p->each > 1 && p->each != r)) return false;
+  p->each = branches_of_each(r);
+  return p->each == r;
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static void piece_and(piece *p, expr *e, bool *full) {
+  if (each_take(e, p) || pair_bounds_take(e, &p->pairs)) return;
+  if (p->rest_count == PIECE_TERMS)
+    *full = true;
+  else
+    p->rest[p->rest_count++] = e;
+}
+
+void pieces_append(pieces *to, const pieces *from) {
+  to->full |= from->full || to->count + from->count > PIECES;
+  if (to->full) return;
+  memcpy(to->of + to->count, from->of, (size_t)from->count * sizeof *to->of);
+  to->count += from->count;
+}
+
+void pieces_and(arena *a, pieces *p, expr *e) {
+  if (e->op == EXPR_AND) {
+    for (int32_t i = 0; i < e->count && !p->full; i++)
+      pieces_and(a, p, e->arg[i]);
+  } else if (e->op == EXPR_OR) {
+    pieces *given = ARENA_NEW(a, pieces), *one = ARENA_NEW(a, pieces);
+    *given = *p;
+    p->count = 0;
+    for (int32_t i = 0; i < e->count && !p->full; i++) {
+      *one = *given;
+      pieces_and(a, one, e->arg[i]);
+      pieces_append(p, one);
+    }
+  } else {
+    for (int32_t i = 0; i < p->count; i++) piece_and(&p->of[i], e, &p->full);
+  }
+}
