@@ -39,20 +39,42 @@ typedef struct dil_branch {
 
 /* A condition on (t, j), shared by the branches that have the same one: the
  * window -left <= j - t <= right (DIL_ENDLESS: no bound; causal is right =
- * min(right, 0); where a bound is negative the row itself is outside), the range of keys key_first <= j < key_end (key_end 0: no
- * end) and, when `masked`, the generated mask expressions. */
+ * min(right, 0); where a bound is negative the row itself is outside), the
+ * ranges of keys key_first <= j < key_end and of rows row_first <= t < row_end
+ * (0: no bound) and, when `masked`, the generated mask expressions. */
 typedef struct dil_predicate {
   int64_t left, right;
   bool masked;
   int64_t key_first, key_end;
+  int64_t row_first, row_end;
 } dil_predicate;
 
-/* One past the last key of the predicate's range of keys. */
+/* One past the last key of the predicate's range of keys, and its last row. */
 static inline int64_t dil_predicate_end(const dil_predicate *p) {
   return p->key_end ? p->key_end : DIL_ENDLESS;
 }
+static inline int64_t dil_predicate_row_end(const dil_predicate *p) {
+  return p->row_end ? p->row_end : DIL_ENDLESS;
+}
+static inline bool dil_predicate_has_rows(const dil_predicate *p) {
+  return p->row_first > 0 || p->row_end > 0;
+}
 static inline bool dil_predicate_has_range(const dil_predicate *p) {
-  return p->key_first > 0 || p->key_end > 0;
+  return p->key_first > 0 || p->key_end > 0 || dil_predicate_has_rows(p);
+}
+/* Returns whether rows t0..t1 have some in the range of rows; whether all are.
+ * Where it has no first row, it has rows before position 0. */
+static inline bool dil_predicate_meets_rows(const dil_predicate *p, int64_t t0,
+                                            int64_t t1) {
+  return !dil_predicate_has_rows(p) ||
+         (t0 < dil_predicate_row_end(p) &&
+          (!p->row_first || t1 >= p->row_first));
+}
+static inline bool dil_predicate_holds_rows(const dil_predicate *p, int64_t t0,
+                                            int64_t t1) {
+  return !dil_predicate_has_rows(p) ||
+         (t1 < dil_predicate_row_end(p) &&
+          (!p->row_first || t0 >= p->row_first));
 }
 
 /* Every row sees the key at its own position. */

@@ -20,6 +20,7 @@ static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
     const dil_predicate *p = &table->predicates[b->predicate];
     if (p->left != DIL_ENDLESS) low = maximum(low, t - p->left);
     if (p->right != DIL_ENDLESS) high = minimum(high, t + p->right + 1);
+    if (!dil_predicate_meets_rows(p, t, t)) return 0;
     low = maximum(low, p->key_first);
     high = minimum(high, dil_predicate_end(p));
   }

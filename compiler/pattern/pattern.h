@@ -104,15 +104,16 @@ typedef struct position_range {
   int64_t first, end;
 } position_range;
 
-/* The pairs -left <= j - i <= right (DIL_ENDLESS: no bound) of a range of keys.
- * A bound may be negative: then the window does not hold the row itself. */
+/* The pairs -left <= j - i <= right (DIL_ENDLESS: no bound) of a range of keys
+ * and a range of rows, which has rows before position 0 where `first` is 0. A
+ * bound may be negative: then the window does not hold the row itself. */
 typedef struct pair_bounds {
   int64_t left, right;
-  position_range keys;
+  position_range keys, rows;
 } pair_bounds;
 
-/* pieces_read.c: returns whether a condition compares j, or a distance of i and
- * j, with a constant, so that bounds say it, and narrows *to by it. */
+/* pieces_read.c: returns whether a condition compares i, j, or a distance of
+ * both with a constant, so that bounds say it, and narrows *to by it. */
 bool pair_bounds_take(const expr *e, pair_bounds *to);
 /* Replaces each branch by its pieces (pieces.c), where its masks are nothing
  * but windows, ranges of keys and residues. Returns whether any branch changed.

@@ -58,7 +58,7 @@ static void add_distances(arena *a, branch *b, int64_t left, int64_t right) {
 }
 
 static branch branch_of(arena *a, const branch *b, const piece *p) {
-  enum { BOUNDS = 6 };
+  enum { BOUNDS = 8 };
   const pair_bounds *x = &p->pairs;
   branch out = *b;
   out.left = x->left < 0 ? 0 : x->left;
@@ -67,6 +67,7 @@ static branch branch_of(arena *a, const branch *b, const piece *p) {
   out.mask = ARENA_ARRAY(a, expr *, p->rest_count + BOUNDS);
   out.mask_count = 0;
   add_range(a, &out, EXPR_J_, &x->keys);
+  add_range(a, &out, EXPR_I_, &x->rows);
   add_distances(a, &out, x->left, x->right);
   for (int32_t i = 0; i < p->rest_count; i++) add_mask(&out, p->rest[i]);
   return out;

@@ -1,13 +1,13 @@
 /* pieces_part.c - pieces of a mask without common pairs.
  *
  * In: pieces. Out: pieces that keep the same pairs, each pair once. A piece is a
- * box: a range of keys and a band of distances. What a piece holds is cut out of
- * another whose other conditions are at least as narrow. */
+ * box: a range of keys, one of rows and a band of distances. What a piece holds
+ * is cut out of another whose other conditions are at least as narrow. */
 #include "pieces.h"
 
 /* CUTS_MOST: after so many cuts the mask stays. SIDES: parts that a cut leaves.
  */
-enum { CUTS_MOST = 512, SIDES = 4 };
+enum { CUTS_MOST = 512, SIDES = 6 };
 
 /* ---- boxes --------------------------------------------------------------- */
 
@@ -26,6 +26,7 @@ static bool distances_meet(int64_t left, int64_t right) {
 
 static bool pieces_meet(const piece *a, const piece *b) {
   return ranges_meet(&a->pairs.keys, &b->pairs.keys) &&
+         ranges_meet(&a->pairs.rows, &b->pairs.rows) &&
          distances_meet(a->pairs.left, b->pairs.right) &&
          distances_meet(b->pairs.left, a->pairs.right);
 }
@@ -56,14 +57,19 @@ static piece *parts_add(parts *to, const piece *p) {
   return &to->of[to->count++];
 }
 
-static void cut_keys(piece *p, const position_range *cut, parts *to) {
-  position_range *own = &p->pairs.keys;
+static position_range *range_of(piece *p, bool rows) {
+  return rows ? &p->pairs.rows : &p->pairs.keys;
+}
+
+static void cut_range(piece *p, const position_range *cut, bool rows,
+                      parts *to) {
+  position_range *own = range_of(p, rows);
   if (cut->first > own->first) {
-    parts_add(to, p)->pairs.keys.end = cut->first;
+    range_of(parts_add(to, p), rows)->end = cut->first;
     own->first = cut->first;
   }
   if (cut->end && cut->end < end_of(own)) {
-    parts_add(to, p)->pairs.keys.first = cut->end;
+    range_of(parts_add(to, p), rows)->first = cut->end;
     own->end = cut->end;
   }
 }
@@ -85,7 +91,8 @@ static bool piece_without(const piece *p, const piece *cut, parts *to) {
   piece inside = *p;
   to->count = 0;
   if (!is_narrower(p, cut)) return false;
-  cut_keys(&inside, &cut->pairs.keys, to);
+  cut_range(&inside, &cut->pairs.keys, false, to);
+  cut_range(&inside, &cut->pairs.rows, true, to);
   cut_distances(&inside, &cut->pairs, to);
   return true;
 }
@@ -146,7 +153,8 @@ static bool pieces_fit(const pieces *p) {
   for (int32_t i = 0; i < p->count; i++) {
     const pair_bounds *x = &p->of[i].pairs;
     if (!is_word(x->left) || !is_word(x->right) || !is_word(x->keys.first) ||
-        !is_word(x->keys.end))
+        !is_word(x->keys.end) || !is_word(x->rows.first) ||
+        !is_word(x->rows.end))
       return false;
   }
   return true;

@@ -1,8 +1,8 @@
 /* pieces_read.c - masks as a disjunction of pieces.
  *
  * In: a condition. Out: pieces: windows (`i - j < w`), ranges of keys (`j < c`)
- * and residues (`i % r == j % r`), and the terms that are none of these. Of a
- * term of more residues than become branches, a divisor does. */
+ * and of rows (`i < c`), residues (`i % r == j % r`), and the terms that are none
+ * of these. Of a term of more residues than become branches, a divisor does. */
 #include "pieces.h"
 #include <string.h>
 
@@ -123,6 +123,12 @@ static bool range_take(const bounded *b, position_range *range) {
   return true;
 }
 
+/* Rows may stand before position 0: a range without a first one has them. */
+static bool rows_take(const bounded *b, position_range *rows) {
+  bool has_first = b->low > 0 || b->low == INT64_MIN;
+  return has_first && range_take(b, rows);
+}
+
 /* What would leave no distance stays a mask. */
 static bool window_take(bounded b, pair_bounds *to) {
   pair_bounds narrow = *to;
@@ -144,6 +150,7 @@ static bool window_take(bounded b, pair_bounds *to) {
 bool pair_bounds_take(const expr *e, pair_bounds *to) {
   bounded b;
   if (!bounded_read(e, &b)) return false;
+  if (b.x == SIDE_I) return rows_take(&b, &to->rows);
   return b.x == SIDE_J ? range_take(&b, &to->keys) : window_take(b, to);
 }
 

@@ -43,7 +43,8 @@ static bool same_condition(const expr *a, const expr *b) {
 
 static bool same_predicate(const dil_predicate *a, const dil_predicate *b) {
   return a->left == b->left && a->right == b->right &&
-         a->key_first == b->key_first && a->key_end == b->key_end;
+         a->key_first == b->key_first && a->key_end == b->key_end &&
+         a->row_first == b->row_first && a->row_end == b->row_end;
 }
 
 /* The predicate of a branch, one for all branches that have the same. */
@@ -57,7 +58,9 @@ static int32_t predicate_of(planner *pl, const branch *b) {
                         .right = x.right,
                         .masked = condition != NULL,
                         .key_first = x.keys.first,
-                        .key_end = x.keys.end};
+                        .key_end = x.keys.end,
+                        .row_first = x.rows.first,
+                        .row_end = x.rows.end};
   if (!condition && x.left == DIL_ENDLESS && x.right == DIL_ENDLESS &&
       !dil_predicate_has_range(&made))
     return -1;

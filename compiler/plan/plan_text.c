@@ -75,16 +75,22 @@ static void print_window_bound(int64_t bound, FILE *out) {
   else fprintf(out, "%lld", (long long)bound);
 }
 
+/* Nothing where first and end are 0. */
+static void print_range(const char *what, int64_t first, int64_t end,
+                        FILE *out) {
+  if (!first && !end) return;
+  fprintf(out, "; %s %lld..", what, (long long)first);
+  if (end) fprintf(out, "%lld", (long long)end - 1);
+}
+
 static void print_predicate(const plan *p, int32_t i, FILE *out) {
+  const dil_predicate *x = &p->table.predicates[i];
   fprintf(out, "# predicate %d: window ", i);
   print_window_bound(p->table.predicates[i].left, out);
   fprintf(out, ", ");
   print_window_bound(p->table.predicates[i].right, out);
-  if (dil_predicate_has_range(&p->table.predicates[i])) {
-    fprintf(out, "; keys %lld..", (long long)p->table.predicates[i].key_first);
-    if (p->table.predicates[i].key_end)
-      fprintf(out, "%lld", (long long)p->table.predicates[i].key_end - 1);
-  }
+  print_range("keys", x->key_first, x->key_end, out);
+  print_range("rows", x->row_first, x->row_end, out);
   if (p->predicate[i]) {
     fprintf(out, "; mask ");
     expr_print(p->predicate[i], p->pattern->input, out);

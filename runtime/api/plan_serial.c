@@ -116,6 +116,8 @@ static void predicate_fields(codec *c, dil_predicate *p) {
   codec_flag(c, &p->masked);
   FIELD(c, p->key_first);
   FIELD(c, p->key_end);
+  FIELD(c, p->row_first);
+  FIELD(c, p->row_end);
 }
 
 static void input_fields(codec *c, dil_input *in) {
@@ -274,7 +276,7 @@ static bool predicate_holds(const dil_predicate *p) {
   return p->left >= least && p->right >= least &&
          (p->left >= 0 || p->right >= -p->left) &&
          (p->right >= 0 || p->left >= -p->right) && p->key_first >= 0 &&
-         p->key_end >= 0;
+         p->key_end >= 0 && p->row_first >= 0 && p->row_end >= 0;
 }
 
 static bool arrays_hold(const dil_table *t) {

@@ -142,7 +142,9 @@ static dil_cover window_cover(const dil_predicate *p, int64_t t0, int64_t t1,
   if (p->left != DIL_ENDLESS && t0 - j1 > p->left) return DIL_EMPTY;
   int64_t end = dil_predicate_end(p);
   if (j1 < p->key_first || j0 >= end) return DIL_EMPTY;
+  if (!dil_predicate_meets_rows(p, t0, t1)) return DIL_EMPTY;
   bool full = j0 >= p->key_first && j1 < end &&
+              dil_predicate_holds_rows(p, t0, t1) &&
               (p->right == DIL_ENDLESS || j1 - t0 <= p->right) &&
               (p->left == DIL_ENDLESS || t1 - j0 <= p->left);
   return full ? DIL_FULL : DIL_PARTIAL;

@@ -191,6 +191,7 @@ static void window_clip(const dil_predicate *p, int64_t t, int64_t *low,
   if (p->right != DIL_ENDLESS) *high = minimum(*high, t + p->right + 1);
   *low = maximum(*low, p->key_first);
   *high = minimum(*high, dil_predicate_end(p));
+  if (!dil_predicate_meets_rows(p, t, t)) *high = *low;
 }
 
 static int64_t segment_low(const dil_branch *b, int64_t t) {

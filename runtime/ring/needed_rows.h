@@ -13,6 +13,8 @@ typedef struct row_need {
   int64_t phase;
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
   int64_t first, end;   /* the range of keys; DIL_ENDLESS: no end */
+  int64_t row_first, row_end; /* the range of rows; INT64_MIN, DIL_ENDLESS: no
+                                 bound */
   bool masked;          /* the mask may hide keys, and its bounds are known */
   bool gathered;        /* the branch gathers (partition.h) */
   int32_t head;         /* the first head that has these keys */

@@ -89,6 +89,8 @@ static bool row_need_queries(const row_need *d, int64_t residue, int64_t low,
   const dil_progression *q = &d->queries;
   int64_t r = d->branch->dilation;
   *every = least_multiple(r, q->step);
+  low = maximum(low, d->row_first);
+  high = minimum(high, d->row_end);
   *t_min = first_common(maximum(low, q->first), residue, r, q->first, q->step);
   high = minimum(high, progression_end(*q));
   if (*t_min >= high) return false;
@@ -194,7 +196,9 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
                 .gathered = all->part.gathered >> b & 1,
                 .left = DIL_ENDLESS,
                 .right = DIL_ENDLESS,
-                .end = DIL_ENDLESS};
+                .end = DIL_ENDLESS,
+                .row_first = INT64_MIN / 2,
+                .row_end = DIL_ENDLESS};
   if (branch->predicate < 0) return d;
   const dil_predicate *p = &t->predicates[branch->predicate];
   const partition_mask *mask = all->search.mask;
@@ -202,6 +206,8 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
   d.right = p->right;
   d.first = p->key_first;
   d.end = dil_predicate_end(p);
+  if (p->row_first > 0) d.row_first = p->row_first;
+  d.row_end = dil_predicate_row_end(p);
   d.masked = p->masked && mask && mask->bounded >> branch->predicate & 1;
   if (p->masked && !d.masked) all->search.exact = false;
   return d;

@@ -43,10 +43,14 @@ static bool transposed_fill(const dil_table *t, transposed_table *to) {
   to->table.branches = to->branches;
   to->table.predicates = to->predicates;
   for (int32_t i = 0; i < t->predicate_count; i++) {
-    if (dil_predicate_has_range(&t->predicates[i])) return false;
-    to->predicates[i] = t->predicates[i];
-    to->predicates[i].left = t->predicates[i].right;
-    to->predicates[i].right = t->predicates[i].left;
+    const dil_predicate *p = &t->predicates[i];
+    to->predicates[i] = (dil_predicate){.left = p->right,
+                                        .right = p->left,
+                                        .masked = p->masked,
+                                        .key_first = p->row_first,
+                                        .key_end = p->row_end,
+                                        .row_first = p->key_first,
+                                        .row_end = p->key_end};
   }
   for (int32_t b = 0; b < t->branch_count; b++) {
     dil_branch *branch = &to->branches[b];
@@ -82,7 +86,7 @@ static bool gradient_fill_keys(const dil_table *table, int32_t pass,
   if (!grouped)
     snprintf(
         reason, size,
-        keys ? "grouped heads of different phases, or ranges of keys"
+        keys ? "grouped heads of different phases"
              : "no memory for its tables");
   free(keys);
   return good;

@@ -113,6 +113,15 @@ static int32_t keys_within(int64_t bound) {
   return bound < HOPPER_FAR ? (int32_t)bound : HOPPER_FAR;
 }
 
+static void keys_widen_rows(const dil_predicate *window,
+                            hopper_key_range *form) {
+  int32_t low = window->row_first ? keys_within(window->row_first)
+                                  : -HOPPER_FAR;
+  int32_t high = keys_within(dil_predicate_row_end(window));
+  if (low < form->row_low) form->row_low = low;
+  if (high > form->row_high) form->row_high = high;
+}
+
 /* The fields that all key ranges of these branches share: the widest window,
  * the predicates of which one must hold, the multiplicity. */
 static hopper_key_range keys_form(const table_builder *builder,
@@ -124,6 +133,8 @@ static hopper_key_range keys_form(const table_builder *builder,
       .right = predicates ? -HOPPER_FAR : HOPPER_FAR,
       .low = predicates ? HOPPER_FAR : 0,
       .high = predicates ? 0 : HOPPER_FAR,
+      .row_low = predicates ? HOPPER_FAR : -HOPPER_FAR,
+      .row_high = predicates ? -HOPPER_FAR : HOPPER_FAR,
       .bias = once ? 0 : keys_log2_small(__builtin_popcountll(branches)),
       .predicates = (unsigned)predicates,
       .chain = builder->table->branches[__builtin_ctzll(branches)].chain};
@@ -136,6 +147,7 @@ static hopper_key_range keys_form(const table_builder *builder,
     if (window->key_first < form.low) form.low = (int)window->key_first;
     if (keys_within(dil_predicate_end(window)) > form.high)
       form.high = keys_within(dil_predicate_end(window));
+    keys_widen_rows(window, &form);
   }
   return form;
 }

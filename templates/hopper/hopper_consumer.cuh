@@ -40,7 +40,7 @@ DEVICE void mask_block(const consumer &c, int flags,
   int row = warp_row(thread) + thread % 32 / 4, column = thread % 4 * 2;
   int4 window = shared_load(message + 16), m = shared_load(message);
   u32 tile = tile_message(c, flags >> BLOCK_TILE & 3);
-  float per_stride = __int_as_float(m.w);
+  float per_stride = ROW_RANGES ? __fdividef(1, window.w) : __int_as_float(m.w);
   int step = shared_word(tile + 4);
   int from = shared_word(tile) + row * step - m.z; // block to row
   int end[2], first[2] = {0, 0};
@@ -50,6 +50,9 @@ DEVICE void mask_block(const consumer &c, int flags,
     int away = from + 8 * r * step;
     end[r] = min(keys_within(away + window.y, per_stride) + 1, window.z);
     if (left) first[r] = keys_within(away - window.x - 1, per_stride) + 1;
+    bool sees = !ROW_RANGES || (row + 8 * r >= (m.w & 0xffff) &&
+                                row + 8 * r < m.w >> 16);
+    if (!sees) end[r] = 0;
   }
 #if BACKWARD || SCORED || TILE_KEYS > 128
   hide_after(s, end[0], end[1], column);

@@ -33,7 +33,7 @@ enum {
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
   HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
   HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
-  HOPPER_LAUNCH_BYTES = 29568 /* of hopper_launch; C and CUDA C both check it */
+  HOPPER_LAUNCH_BYTES = 31104 /* of hopper_launch; C and CUDA C both check it */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -84,6 +84,7 @@ typedef struct hopper_key_range {
   int left, right;     /* the window; HOPPER_FAR: none */
   int low, high;       /* positions of its keys, high not included; HOPPER_FAR:
                           no end */
+  int row_low, row_high; /* likewise of its rows */
   float bias;          /* log2 of the keys' multiplicity */
   unsigned predicates; /* bit set: a pair counts if one of these holds; 0:
                           always */

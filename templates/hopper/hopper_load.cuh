@@ -13,14 +13,20 @@ DEVICE u32 run_of(const loader &l) {
   return run_at(l.plan, thread_index() % 32);
 }
 
+// Whether rows from .. to - 1 of a tile are among those of rows_seeing.
+DEVICE bool rows_cover(int rows, int from, int to) {
+  return from >= (rows & 0xffff) && to <= rows >> 16;
+}
+
 // Which warpgroups take part in a block and which of them must mask. In the
 // last plan of a sorted tile, a warpgroup leaves when it sees no further key.
 // It stays for the tile's first block, since each warpgroup writes its rows.
 // Most blocks are seen whole by all warpgroups.
 DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
-                       int right, bool may_leave) {
+                       int right, int rows, bool may_leave) {
   int groups = (tile.z + 63) / 64, low = tile.x, flags = 0;
-  if (count >= TILE_KEYS && end <= low + right &&
+  bool all = !ROW_RANGES || rows_cover(rows, 0, groups * 64);
+  if (all && count >= TILE_KEYS && end <= low + right &&
       position >= low + (groups * 64 - 1) * tile.y - left)
     return ((1 << groups) - 1) << BLOCK_TAKES;
 #pragma unroll 1
@@ -28,7 +34,8 @@ DEVICE int block_flags(int4 tile, int position, int end, int count, int left,
     int high = low + 63 * tile.y;
     if (!may_leave || position <= high + right)
       flags |= 1 << (BLOCK_TAKES + w);
-    if (count < TILE_KEYS || end > low + right || position < high - left)
+    if (count < TILE_KEYS || end > low + right || position < high - left ||
+        (ROW_RANGES && !rows_cover(rows, w * 64, w * 64 + 64)))
       flags |= 1 << (BLOCK_MASKS + w);
     low = high + tile.y;
   }
@@ -59,7 +66,7 @@ DEVICE void write_block_message(const loader &l, const lane_run &r, bool last) {
   bool may_leave =
       !BACKWARD && (l.what & (both | PLAN_TILE)) == both && !runs_packed(l.plan);
   int flags = block_flags(tile, r.position, end, r.count, form.x, form.y,
-                          may_leave);
+                          form.w, may_leave);
   if (TILE_PACKING)
     flags |= packed_flags(l, r.position, end, r.count, form.x, form.y);
   flags |= (l.what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |

@@ -20,7 +20,12 @@ DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
   const dil_predicate_row &w = dil_predicates[predicate];
   if (w.right != DIL_FAR && keys.low - rows.high > w.right) return DIL_EMPTY;
   if (w.left != DIL_FAR && rows.low - keys.high > w.left) return DIL_EMPTY;
-  bool full = (w.right == DIL_FAR || keys.high - rows.low <= w.right) &&
+  if (ROW_RANGES && (rows.high < w.row_first || rows.low >= w.row_end))
+    return DIL_EMPTY;
+  bool within = !ROW_RANGES ||
+                (rows.low >= w.row_first && rows.high < w.row_end);
+  bool full = within &&
+              (w.right == DIL_FAR || keys.high - rows.low <= w.right) &&
               (w.left == DIL_FAR || rows.high - keys.low <= w.left);
   if (w.masked) {
     dil_range kept = dil_cover(predicate, rows, keys, r_int(at.h), at);

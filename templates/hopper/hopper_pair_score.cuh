@@ -24,6 +24,8 @@ DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
     if (before)
       bits.row[r] &=
           ~bits_below(keys_within(from - w.left - 1, per_stride) + 1);
+    if (ROW_RANGES && (x.i[r] < w.row_first || x.i[r] >= w.row_end))
+      bits.row[r] = 0;
   }
   return bits;
 }

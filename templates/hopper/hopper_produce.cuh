@@ -19,7 +19,8 @@ DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
 // further runs of a tile's keys. A *run* is a range of keys with one stride. A
 // plan has a head {what, runs, key head, tile}, the tile's message, then the
 // runs. A run is {position, keys, row in the map, where} and {left, right,
-// bias, 1 / stride}. PLAN_SORTED: the loader takes blocks in the order of their
+// bias, 1 / stride}; with ROW_RANGES the last word is that of rows_seeing.
+// PLAN_SORTED: the loader takes blocks in the order of their
 // positions. The keys that a warpgroup of a causal tile cannot see then come
 // last.
 //
@@ -148,6 +149,20 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   return keys_inside(&run, &x, p, in);
 }
 
+// Which rows of the planned tile a key range is of: from the number in the low
+// half of the word to that in the high half, which is beyond the tile where the
+// key range has no further end.
+DEVICE int rows_seeing(const hopper_launch &run, const hopper_key_range &p,
+                       u32 plan) {
+  const int beyond = 1 << 14;
+  int position = shared_word(plan + 16), step = shared_word(plan + 20);
+  int last = position + (shared_word(plan + 24) - 1) * step;
+  int from = (max(p.row_low - position, 0) + step - 1) / step;
+  int to = (max(p.row_high - position, 0) + step - 1) / step;
+  return (p.row_low > last ? 0 : from) |
+         (p.row_high > last ? beyond : to) << 16;
+}
+
 // Writes a run for each lane that has keys, and returns their number. A tile
 // whose rows must be written has a first run in any case, if need be with a
 // block of hidden keys. `closes`: the plan has a run in any case.
@@ -167,7 +182,8 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool begun,
     shared_store(to, keys.position, keys.count, at.row,
                  at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);
     shared_store(to + 16, p.left, p.right, __float_as_int(p.bias),
-                 __float_as_int(__fdividef(1, p.stride)));
+                 ROW_RANGES ? rows_seeing(run, p, plan)
+                            : __float_as_int(__fdividef(1, p.stride)));
   }
   if (int packed = runs_packed(plan)) {
     __syncwarp(); // every lane has called runs_packed before

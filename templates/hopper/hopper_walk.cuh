@@ -12,6 +12,9 @@
 #ifndef BACK_WINDOWS
 #define BACK_WINDOWS 1 // 0: every window holds its row
 #endif
+#ifndef ROW_RANGES
+#define ROW_RANGES 1 // 0: every key range is that of all rows
+#endif
 #include "templates/hopper/hopper_launch.h"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };
@@ -252,6 +255,8 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
   r.count = 0;
   if (high > run->high || (BACK_WINDOWS && p->right < 0))
     high = lesser(high, last + p->right + 1);
+  if (ROW_RANGES && (x->position >= p->row_high || last < p->row_low))
+    return r;
   if (r.position <= last + p->right)
     r.count = rows_between(r.position, high, p->stride);
   return r;

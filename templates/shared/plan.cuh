@@ -20,6 +20,7 @@ struct dil_predicate_row {
   int left, right;       /* DIL_FAR: no bound */
   int masked;
   int first, end;        /* the range of keys; DIL_FAR: no end */
+  int row_first, row_end; /* the range of rows; -DIL_FAR, DIL_FAR: no bound */
 };
 struct dil_input_row {
   int dtype, rank;       /* dtype: DIL_INPUT_... */
@@ -39,6 +40,7 @@ struct dil_input_row {
 #define SCORED 0         /* some chain rewrites scores */
 #define HIDING 0         /* which may make them -inf */
 #define MASKED 0         /* some predicate has masks */
+#define ROW_RANGES 0     /* some predicate has a range of rows */
 #define DEDUP 1          /* a key of several branches is visited once */
 #define MULTIPLICITY 0   /* ... and may count several times */
 #define SINKS 0          /* rows begin with sinks */
@@ -52,7 +54,7 @@ struct dil_input_row {
 __constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0}};
 __constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
 __constant__ dil_predicate_row dil_predicates[1] = {
-    {DIL_FAR, 0, 0, 0, DIL_FAR}};
+    {DIL_FAR, 0, 0, 0, DIL_FAR, -DIL_FAR, DIL_FAR}};
 __constant__ dil_input_row dil_inputs[1] = {{0, 0, 0, 0}};
 __device__ const int dil_phases[BRANCHES * HEADS] = {0};
 #include "templates/shared/pair.cuh"

@@ -33,7 +33,7 @@ DIL_INLINE bool window_holds(int predicate, int t, int j) {
   const dil_predicate_row &w = dil_predicates[predicate];
   return (w.right == DIL_FAR || j - t <= w.right) &&
          (w.left == DIL_FAR || t - j <= w.left) &&
-         range_holds(predicate, j, j);
+         range_holds(predicate, j, j) && rows_hold(predicate, t, t);
 }
 
 DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
@@ -88,7 +88,11 @@ DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
     return DIL_EMPTY;
   int low = HOLDS_KEYS ? box.t0 : first, high = HOLDS_KEYS ? box.t1 : last;
   if (!range_meets(predicate, low, high)) return DIL_EMPTY;
+  int row_low = HOLDS_KEYS ? first : box.t0;
+  int row_high = HOLDS_KEYS ? last : box.t1;
+  if (!rows_meet(predicate, row_low, row_high)) return DIL_EMPTY;
   bool full = range_holds(predicate, low, high) &&
+              rows_hold(predicate, row_low, row_high) &&
               (right == DIL_FAR || last - box.t0 <= right) &&
               (left == DIL_FAR || box.t1 - first <= left);
 #if MASKED
@@ -183,6 +187,9 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
     unsigned mine = columns_below(high) & ~columns_below(low);
     if (HOLDS_KEYS && predicate >= 0 &&
         !range_holds(predicate, rows.t[r], rows.t[r]))
+      mine = 0;
+    if (ROW_RANGES && !HOLDS_KEYS && predicate >= 0 &&
+        !rows_hold(predicate, rows.t[r], rows.t[r]))
       mine = 0;
     if (rows.valid[r]) bits |= mine << 2 * r;
   }

@@ -76,6 +76,15 @@ DIL_INLINE bool range_holds(int predicate, int low, int high) {
   const dil_predicate_row &w = dil_predicates[predicate];
   return low >= w.first && high < w.end;
 }
+/* The same of its range of rows. */
+DIL_INLINE bool rows_meet(int predicate, int low, int high) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return !ROW_RANGES || (high >= w.row_first && low < w.row_end);
+}
+DIL_INLINE bool rows_hold(int predicate, int low, int high) {
+  const dil_predicate_row &w = dil_predicates[predicate];
+  return !ROW_RANGES || (low >= w.row_first && high < w.row_end);
+}
 
 /* Branches, as bits. */
 #if BRANCHES > 32
@@ -308,7 +317,10 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
     const dil_predicate_row &w = dil_predicates[row.predicate];
     if (HOLDS_KEYS) {
       if (!range_meets(row.predicate, t.low, (int)last)) high = low;
+      if (ROW_RANGES && w.row_first > low) low = w.row_first;
+      if (ROW_RANGES && w.row_end < high) high = w.row_end;
     } else {
+      if (!rows_meet(row.predicate, t.low, (int)last)) high = low;
       if (w.first > low) low = w.first;
       if (w.end < high) high = w.end;
     }

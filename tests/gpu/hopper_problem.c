@@ -27,7 +27,7 @@ void plan_fill(const bench_case *c, plan_data *p) {
   bool bounded = c->left >= 0 || c->right >= 0;
   p->predicate =
       (dil_predicate){c->left < 0 ? DIL_ENDLESS : c->left,
-                      c->right < 0 ? DIL_ENDLESS : c->right, false, 0, 0};
+                      c->right < 0 ? DIL_ENDLESS : c->right, false, 0, 0, 0, 0};
   for (int b = 0; b < c->branches; b++) {
     p->pass.period = multiple(p->pass.period, c->dilation[b]);
     p->branch[b] = (dil_branch){.segment = c->segment[b],

@@ -36,7 +36,7 @@ static void add_branch(hopper_list *s, int32_t b) {
 static void predicate_random(hopper_list *s) {
   s->predicate[0] =
       (dil_predicate){random_to(2) ? DIL_ENDLESS : random_to(800),
-                      random_to(2) ? 0 : random_to(500), false, 0, 0};
+                      random_to(2) ? 0 : random_to(500), false, 0, 0, 0, 0};
   bool all = random_to(2); /* most windows are those of a whole pattern */
   for (int32_t b = 0; all && b < s->table.branch_count; b++)
     s->branch[b].predicate = 0;
@@ -121,7 +121,7 @@ hopper_list *list_known(const known_shape *l, dil_combine combine, bool dedup) {
     int64_t period = s->pass.period;
     while (s->pass.period % l->dilation[b]) s->pass.period += period;
   }
-  s->predicate[0] = (dil_predicate){100, 0, false, 0, 0};
+  s->predicate[0] = (dil_predicate){100, 0, false, 0, 0, 0, 0};
   s->table = (dil_table){.name = "known",
                          .heads = HEADS,
                          .kv_heads = 2,

@@ -77,7 +77,24 @@ bounds input_bounds(build *b, interval_box *x, const expr *tree) {
 
 /* ---- cover --------------------------------------------------------------- */
 
-/* Bounds of a window and a range of keys over the box, all in i64. */
+/* `in`, and first <= x < end; end 0: there is no end. */
+static bounds range_bounded(const emit *e, bounds in, bounds x, int64_t first,
+                            int64_t end) {
+  if (first > 0) {
+    ref low = emit_long(e, first);
+    in.low = emit_and(e, in.low, emit_compare(e, IS_GREATER_EQUAL, x.low, low));
+    in.high =
+        emit_and(e, in.high, emit_compare(e, IS_GREATER_EQUAL, x.high, low));
+  }
+  if (end > 0) {
+    ref high = emit_long(e, end);
+    in.low = emit_and(e, in.low, emit_compare(e, IS_LESS, x.high, high));
+    in.high = emit_and(e, in.high, emit_compare(e, IS_LESS, x.low, high));
+  }
+  return in;
+}
+
+/* Bounds of a window and ranges of keys and rows over the box, all in i64. */
 static bounds window_bounds(build *b, interval_box *x,
                             const dil_predicate *window) {
   const emit *e = &b->emit;
@@ -94,17 +111,9 @@ static bounds window_bounds(build *b, interval_box *x,
     all = emit_and(e, all, emit_compare(e, IS_LESS_EQUAL, most, right));
     some = emit_and(e, some, emit_compare(e, IS_LESS_EQUAL, least, right));
   }
-  if (window->key_first > 0) {
-    ref low = emit_long(e, window->key_first);
-    all = emit_and(e, all, emit_compare(e, IS_GREATER_EQUAL, x->j.low, low));
-    some = emit_and(e, some, emit_compare(e, IS_GREATER_EQUAL, x->j.high, low));
-  }
-  if (window->key_end > 0) {
-    ref high = emit_long(e, window->key_end);
-    all = emit_and(e, all, emit_compare(e, IS_LESS, x->j.high, high));
-    some = emit_and(e, some, emit_compare(e, IS_LESS, x->j.low, high));
-  }
-  return (bounds){all, some, emit_truth(e, false)};
+  bounds in = {all, some, emit_truth(e, false)};
+  in = range_bounded(e, in, x->j, window->key_first, window->key_end);
+  return range_bounded(e, in, x->i, window->row_first, window->row_end);
 }
 
 static ref verdict(build *b, bounds condition) {

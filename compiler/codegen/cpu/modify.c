@@ -43,27 +43,27 @@ static ref window_condition(build *b, const dil_predicate *window, ref t,
   return kept;
 }
 
-/* `kept`, and j in the predicate's range of keys. */
-static ref range_condition(build *b, const dil_predicate *range, ref j,
+/* `kept`, and first <= x < end; end 0: there is no end. */
+static ref range_condition(build *b, ref x, int64_t first, int64_t end,
                            ref kept) {
   emit *e = &b->emit;
-  int64_t end = dil_predicate_end(range);
-  ref low = emit_word(e, (int32_t)range->key_first);
-  if (range->key_first > 0)
-    kept = emit_and(e, kept, emit_compare(e, IS_GREATER_EQUAL, j, low));
-  if (end <= INT32_MAX)
+  ref low = emit_word(e, (int32_t)first);
+  if (first > 0)
+    kept = emit_and(e, kept, emit_compare(e, IS_GREATER_EQUAL, x, low));
+  if (end > 0 && end <= INT32_MAX)
     kept = emit_and(e, kept,
-                    emit_compare(e, IS_LESS, j, emit_word(e, (int32_t)end)));
+                    emit_compare(e, IS_LESS, x, emit_word(e, (int32_t)end)));
   return kept;
 }
 
-/* Condition `index` of the plan at a site: its window, its range of keys and
- * its masks. */
+/* Condition `index` of the plan at a site: its window, its ranges of keys and
+ * rows, and its masks. */
 static ref predicate_condition(build *b, site *s, int index) {
   emit *e = &b->emit;
   const dil_predicate *window = &b->plan->table.predicates[index];
   ref kept = window_condition(b, window, s->i, s->j);
-  kept = range_condition(b, window, s->j, kept);
+  kept = range_condition(b, s->j, window->key_first, window->key_end, kept);
+  kept = range_condition(b, s->i, window->row_first, window->row_end, kept);
   if (!window->masked) return kept;
   ref mask = expression_value(b, s, b->plan->predicate[index]);
   build_locate(b, b->plan->pattern->at);

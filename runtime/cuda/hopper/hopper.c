@@ -20,15 +20,15 @@
 
 _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
                    offsetof(hopper_launch, classes) == 8448 &&
-                   offsetof(hopper_launch, instances) == 19776 &&
-                   offsetof(hopper_launch, by_interval) == 24128 &&
-                   offsetof(hopper_launch, class_count) == 25184 &&
-                   offsetof(hopper_launch, lengths) == 25264 &&
-                   offsetof(hopper_launch, o_data) == 25432 &&
-                   offsetof(hopper_launch, state_o) == 25496 &&
-                   offsetof(hopper_launch, live) == 25532 &&
-                   offsetof(hopper_launch, counters) == 28160 &&
-                   offsetof(hopper_launch, input) == 28256,
+                   offsetof(hopper_launch, instances) == 21312 &&
+                   offsetof(hopper_launch, by_interval) == 25664 &&
+                   offsetof(hopper_launch, class_count) == 26720 &&
+                   offsetof(hopper_launch, lengths) == 26800 &&
+                   offsetof(hopper_launch, o_data) == 26968 &&
+                   offsetof(hopper_launch, state_o) == 27032 &&
+                   offsetof(hopper_launch, live) == 27068 &&
+                   offsetof(hopper_launch, counters) == 29696 &&
+                   offsetof(hopper_launch, input) == 29792,
                "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */

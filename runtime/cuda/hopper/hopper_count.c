@@ -65,7 +65,8 @@ static void count_range(const hopper_launch *l, const tile *x,
     int64_t from = r.position + n * tile_keys * p->stride;
     int64_t to = from + (int64_t)(tile_keys - 1) * p->stride;
     whole += (n + 1) * tile_keys <= r.count && to <= first + p->right &&
-             from >= last - p->left;
+             from >= last - p->left && first >= p->row_low &&
+             last < p->row_high;
   }
   sum->visited += (double)visited;
   sum->masked += (double)(visited - whole);

@@ -11,7 +11,8 @@
 #include <limits.h>
 #include <stdlib.h>
 
-static const dil_predicate endless = {DIL_ENDLESS, DIL_ENDLESS, false, 0, 0};
+static const dil_predicate endless = {.left = DIL_ENDLESS,
+                                      .right = DIL_ENDLESS};
 
 static const dil_predicate *live_window_at(const dil_table *t, int64_t b) {
   int32_t p = t->branches[b].predicate;

@@ -56,7 +56,8 @@ static bool packing_sees_back(const hopper_launch *l, const hopper_class *k,
   for (int32_t i = k->range; i < k->range + k->ranges; i++)
     if (l->ranges[i].left != HOPPER_FAR || l->ranges[i].right < 0 ||
         l->ranges[i].right != right || l->ranges[i].low > 0 ||
-        l->ranges[i].high < HOPPER_FAR)
+        l->ranges[i].high < HOPPER_FAR || l->ranges[i].row_low > -HOPPER_FAR ||
+        l->ranges[i].row_high < HOPPER_FAR)
       return false;
   return true;
 }

@@ -241,7 +241,8 @@ hopper_place hopper_place_whole(int64_t B, int64_t N, int64_t M) {
 
 hopper_place hopper_place_shard(const dil_table *table, int32_t pass,
                                 const dil_shard *shard, int64_t batches) {
-  static const dil_predicate none = {DIL_ENDLESS, DIL_ENDLESS, false, 0, 0};
+  static const dil_predicate none = {.left = DIL_ENDLESS,
+                                      .right = DIL_ENDLESS};
   const dil_progression *q = &shard->queries, *k = &shard->keys;
   hopper_place at = {.batches = batches, .rows = q->count, .first = q->first,
                      .low = INT64_MAX, .high = INT64_MIN,

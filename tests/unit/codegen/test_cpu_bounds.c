@@ -383,7 +383,8 @@ static void make_questions(int first, int end) {
   for (int p = 0; p < QUESTIONS * (end - first); p++) {
     expr *x = number_of(trials[first + p / QUESTIONS].tree);
     expr *limit = slot(x->type == TYPE_F32 ? REAL_LIMIT : WHOLE_LIMIT);
-    made.predicate[p] = (dil_predicate){DIL_ENDLESS, DIL_ENDLESS, true, 0, 0};
+    made.predicate[p] =
+        (dil_predicate){DIL_ENDLESS, DIL_ENDLESS, true, 0, 0, 0, 0};
     made.mask[p] = make_condition(memory, asks[p % QUESTIONS], x, limit);
   }
 }

@@ -112,7 +112,7 @@ static void make_case(uint32_t seed) {
   made.plan.table.predicate_count = PREDICATES;
   for (int p = 0; p < PREDICATES; p++) {
     made.predicate[p] =
-        (dil_predicate){make_bound(), make_bound(), p != 0, 0, 0};
+        (dil_predicate){make_bound(), make_bound(), p != 0, 0, 0, 0, 0};
     random_scores = false;
     made.mask[p] = p == 0 ? NULL : random_truth(3 + (int)random_below(2));
   }

@@ -199,6 +199,15 @@ static const kernel_case cases[] = {
      SHAPE(1, 500, 300, 0)},
     {P(BF16(64), "mask j - i > 30 && j - i < 300; branch { }"), 0,
      SHAPE(1, 400, 700, 1)},
+    /* ranges of rows: whole tiles, parts of tiles, beside residues */
+    {P(BF16(64), "mask abs(i - j) < 40 || i < 70 || j < 70; branch { }"), 0,
+     SHAPE(1, 700, 700, 0)},
+    {P(BF16(64), "mask i < 100 || i >= 290 && j < 300; branch { segment 512; }"),
+     0, SHAPE(2, 600, 700, 1)},
+    {P(F16(32), "causal; mask i % 4 == j % 4 && i >= 30 || i < 9; branch { }"), 0,
+     SHAPE(1, 500, 300, 0)},
+    {P(BF16(64), "mask i < 90 && (i + j) % 3 > 0; branch { }"), 0,
+     SHAPE(1, 300, 300, 1)},
     /* unions in which branches differ in their windows and masks */
     {P(BF16(64), "combine union; branch { window 40, 40; } "
                  "branch { mask i < 9 || j < 9; }"), 0,

@@ -146,7 +146,7 @@ START_TEST(samples) {
   char reason[128];
   for (int32_t i = 0; i < 2; i++) {
     hopper_list *s = list_known(both[i], DIL_COMBINE_SOFTMAX, true);
-    s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false, 0, 0};
+    s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false, 0, 0, 0, 0};
     s->branch[0].predicate = s->branch[1].predicate = 0;
     ck_assert(hopper_table_fill(&s->table, 0, KEYS, &s->made, reason,
                                 sizeof reason));

@@ -74,7 +74,7 @@ START_TEST(sections) {
   int64_t packed = 0;
   for (int32_t b = 0; b < s->table.branch_count; b++)
     s->branch[b].predicate = 0;
-  s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false, 0, 0};
+  s->predicate[0] = (dil_predicate){DIL_ENDLESS, 0, false, 0, 0, 0, 0};
   ck_assert(
       hopper_table_fill(&s->table, 0, 128, &s->made, reason, sizeof reason));
   s->place = hopper_place_whole(s->B, s->N, s->M);

@@ -50,7 +50,7 @@ static void deal_branches(states_scene *s) {
     while (pass->period % r) pass->period += period;
     s->predicate[b] =
         (dil_predicate){random_to(3) ? random_to(400) : DIL_ENDLESS,
-                        random_to(2) ? 0 : random_to(400), false, 0, 0};
+                        random_to(2) ? 0 : random_to(400), false, 0, 0, 0, 0};
     l->branch[b].predicate = random_to(3) ? -1 : b;
   }
 }

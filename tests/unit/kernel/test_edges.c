@@ -166,6 +166,10 @@ static const edge edges[] = {
      S(150, 150)},
     {"window beside residues", P("causal; mask i - j < 9 || (i - j) % 48 == 0; "
      "branch { }"), S(150, 130)},
+    {"rows that see all", P("mask abs(i - j) <= 3 || i < 9 || j < 9; branch { }"),
+     S(90, 150)},
+    {"rows of a range", P("mask i >= 20 && i < 41; branch { segment 64; }"),
+     S(150, 130)},
     {"window of one", P("window 0, 0; branch { }"), S(90, 90)},
     {"window that ends inside a pair", P("window inf, 21; "
      "mask j < 48; branch { }"), S(54, 54)},

@@ -157,7 +157,10 @@ static const struct {
     {"i - j < 128 || (i - j) % 4 == 0", 5, true},
     {"abs(i - j) < 128 || (i - j) % 4 == 0", 9, true},
     {"i - j < 128 || (i - j) % 128 == 0", 33, false},
-    {"i < 4 || j < 4", 1, false},
+    {"i < 4 || j < 4", 2, true},
+    {"abs(i - j) <= 256 || i < 64 || j < 64", 3, true},
+    {"i >= 0", 1, false},
+    {"i >= 5 && i < 9 || i < 3 && j <= i", 2, true},
     {"i - j < 9 && hash(1, j) % 2 == 0", 1, false},
 };
 
@@ -171,7 +174,7 @@ START_TEST(forms_by_hand) {
   ck_assert_int_eq(p->branch_count, forms[_i].branches);
   for (int32_t b = 0; b < p->branch_count; b++)
     for (int32_t m = 0; m < p->branch[b].mask_count; m++) {
-      pair_bounds bounds = {DIL_ENDLESS, DIL_ENDLESS, {0, 0}};
+      pair_bounds bounds = {DIL_ENDLESS, DIL_ENDLESS, {0, 0}, {0, 0}};
       reads &= pair_bounds_take(p->branch[b].mask[m], &bounds);
     }
   ck_assert_int_eq(reads, forms[_i].reads);

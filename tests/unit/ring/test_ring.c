@@ -20,6 +20,7 @@ static const char *const patterns[] = {
     P("causal; combine union; branch { window 20, 0; } branch { dilation 5; }"),
     P("combine mean; branch { segment 50; } branch { dilation 3; }"),
     P("causal; mask i - j < 9 || (i - j) % 12 == 0; branch { }"),
+    P("mask abs(i - j) < 9 || i < 30 || j < 20; branch { }"),
     P("mask j - i > 20 && j - i <= 50; branch { }"),
     P("heads split; branch { segment 40; } branch { dilation 2; }"),
     P("causal; score s - 0.1 * abs(i - j) * (h + 1); branch { dilation 2; }"),

@@ -76,6 +76,8 @@ void put_condition_range(source_text *s, const plan *p, const expr *e);
  * (templates/shared/plan.cuh): HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM, ELEMENT (0
  * f32, 1 bf16, 2 f16), branches, passes, predicates, phases. */
 void put_tables(source_text *s, const plan *p);
+/* Returns whether some predicate has a range of rows. */
+bool has_row_ranges(const dil_table *t);
 /* Returns whether a key that is visited once may count several times
  * (MULTIPLICITY). */
 bool has_multiplicity(const dil_table *t);

@@ -24,6 +24,13 @@ static bool is_masked(const dil_table *t) {
   return masked;
 }
 
+bool has_row_ranges(const dil_table *t) {
+  bool some = false;
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    some |= dil_predicate_has_rows(&t->predicates[i]);
+  return some;
+}
+
 static void put_sizes(source_text *s, const plan *p) {
   static const int element[DIL_DTYPE_COUNT] = {
       [DIL_F32] = 0, [DIL_BF16] = 1, [DIL_F16] = 2};
@@ -38,6 +45,7 @@ static void put_sizes(source_text *s, const plan *p) {
   put_number(s, "SCORED", t->scored);
   put_number(s, "HIDING", is_hiding(p));
   put_number(s, "MASKED", is_masked(t));
+  put_number(s, "ROW_RANGES", has_row_ranges(t));
   put_number(s, "DEDUP", t->dedup || t->combine == DIL_COMBINE_UNION);
   put_number(s, "MULTIPLICITY", has_multiplicity(t));
   put_number(s, "SINKS", t->sinks);
@@ -92,17 +100,23 @@ static void put_inputs(source_text *s, const dil_table *t) {
 
 static int64_t bound(int64_t x) { return x < INT32_MAX ? x : INT32_MAX; }
 
+/* Without a first row the range has rows before position 0. */
+static int64_t row_bound(int64_t x) { return x > 0 ? bound(x) : -INT32_MAX; }
+
 static void put_predicates(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_predicate_row dil_predicates[%d] = {\n",
       t->predicate_count ? t->predicate_count : 1);
   for (int32_t i = 0; i < t->predicate_count; i++)
-    put(s, "  {%lld, %lld, %d, %lld, %lld},\n",
+    put(s, "  {%lld, %lld, %d, %lld, %lld, %lld, %lld},\n",
         (long long)bound(t->predicates[i].left),
         (long long)bound(t->predicates[i].right), t->predicates[i].masked,
         (long long)bound(t->predicates[i].key_first),
-        (long long)bound(dil_predicate_end(&t->predicates[i])));
-  put(s,
-      t->predicate_count ? "};\n" : "  {DIL_FAR, DIL_FAR, 0, 0, DIL_FAR}};\n");
+        (long long)bound(dil_predicate_end(&t->predicates[i])),
+        (long long)row_bound(t->predicates[i].row_first),
+        (long long)bound(dil_predicate_row_end(&t->predicates[i])));
+  put(s, t->predicate_count ? "};\n"
+                            : "  {DIL_FAR, DIL_FAR, 0, 0, DIL_FAR, -DIL_FAR, "
+                              "DIL_FAR}};\n");
 }
 
 void put_tables(source_text *s, const plan *p) {

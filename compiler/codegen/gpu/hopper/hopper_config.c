@@ -196,7 +196,8 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
       config_is_nested(t), w.bare, w.shifts);
   put(text, "#define LEFT_WINDOWS %d\n#define BACK_WINDOWS %d\n", w.left,
       w.back);
-  put(text, "#define STATES %d\n", config_has_states(r));
+  put(text, "#define ROW_RANGES %d\n#define STATES %d\n", has_row_ranges(t),
+      config_has_states(r));
   return true;
 }
 

@@ -149,7 +149,7 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
                                   source_text *text) {
   char reason[128];
   hopper_table made;
-  bool left = false, back = false, shifts = false, nested = true;
+  bool left = false, back = false, some = false, shifts = false, nested = true;
   for (int32_t p = 0; p < t->pass_count; p++) {
     if (!hopper_gradient_table_fill(t, p, keys, rows, &made, reason,
                                     sizeof reason))
@@ -159,12 +159,14 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
     for (int32_t i = 0; i < made.range_count; i++) {
       left |= made.ranges[i].left < HOPPER_FAR;
       back |= made.ranges[i].right < 0;
+      some |= made.ranges[i].row_low > -HOPPER_FAR ||
+              made.ranges[i].row_high < HOPPER_FAR;
     }
   }
   put(text, "#define NESTED %d\n#define SHIFTS %d\n#define LEFT_WINDOWS %d\n",
       nested, shifts, left);
-  put(text, "#define BACK_WINDOWS %d\n#define SUMS %d\n", back,
-      t->pass_count > 1);
+  put(text, "#define BACK_WINDOWS %d\n#define ROW_RANGES %d\n", back, some);
+  put(text, "#define SUMS %d\n", t->pass_count > 1);
 }
 
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
