@@ -128,12 +128,14 @@ static dil_status backward_lay_out(backward_run *b) {
   const dil_backward_call *c = b->call;
   const dil_tensor *const to[] = {&c->dq, &c->dk, &c->dv};
   backward_layout *at = &b->at;
-  int64_t rows = b->run.B * b->run.N * t->heads, pass;
+  int64_t rows = cuda_rows(&b->run) * t->heads, pass;
   int64_t states = backward_has_states(b) ? rows : 0;
   dil_status status = backward_forward_bytes(b, &pass);
   at->facts = 0;
   at->fast = round_up(rows * DIL_FACTS * 4, 256);
-  at->state_o = at->fast + round_up(hopper_gradient_bytes(&b->run), 256);
+  bool packed = b->run.call->packed.queries;
+  int64_t fast = packed ? 0 : hopper_gradient_bytes(&b->run);
+  at->state_o = at->fast + round_up(fast, 256);
   at->state_lse =
       at->state_o +
       round_up(states * backward_outputs(t) * t->value_dim * 4, 256);
@@ -229,7 +231,9 @@ static void backward_take_lse(backward_run *b, const float *lse) {
 
 static void backward_take_o(backward_run *b, float *o) {
   const cuda_run *r = &b->run;
-  const int64_t shape[4] = {r->B, r->N, r->table->heads, r->table->value_dim};
+  bool packed = r->call->packed.queries;
+  const int64_t shape[4] = {packed ? 1 : r->B, packed ? cuda_rows(r) : r->N,
+                            r->table->heads, r->table->value_dim};
   b->gradient.o = dil_tensor_make(o, DIL_F32, 4, shape);
 }
 
@@ -279,7 +283,7 @@ static dil_status backward_make_facts(backward_run *b) {
 static dil_status backward_run_additive(backward_run *b) {
   cuda_run r = backward_forward_run(b);
   dil_status status = general_begin(&r, b->codes.general);
-  const int64_t rows = b->run.B * b->run.N * r.table->heads;
+  const int64_t rows = cuda_rows(&b->run) * r.table->heads;
   const int64_t apart = r.table->sinks ? rows * r.table->value_dim : 0;
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
     if (p) r.state_lse += rows;
@@ -301,7 +305,7 @@ static dil_status backward_run_detached(backward_run *b) {
   cuda_run r = backward_forward_run(b);
   const dil_table *t = r.table;
   dil_status status = DIL_OK;
-  if (backward_makes_lse(b)) r.state_lse += b->run.B * b->run.N * t->heads;
+  if (backward_makes_lse(b)) r.state_lse += cuda_rows(&b->run) * t->heads;
   for (int32_t p = 0; p < t->pass_count && !status; p++) {
     status = general_begin_alone(&r, p, b->codes.general);
     if (!status) status = backward_advance(b, &r, p);
@@ -391,11 +395,21 @@ static dil_status backward_run_softmax(backward_run *b) {
                                     : backward_run_joint(b);
 }
 
+/* Rows behind the last document have gradients of 0. */
+static dil_status backward_clear(const backward_run *b, const cuda_code *code) {
+  const gradient_run *g = &b->gradient;
+  dil_status status = gradient_clear(g, &g->q, false, code);
+  if (!status) status = gradient_clear(g, &g->k, true, code);
+  return status ? status : gradient_clear(g, &g->v, true, code);
+}
+
 static dil_status backward_run_all(backward_run *b) {
   const gradient_run *g = &b->gradient;
   const cuda_code *round = b->codes.q;
   dil_status status =
-      b->run.bounds ? general_bounds(&b->run, b->codes.general) : DIL_OK;
+      b->run.call->packed.queries ? backward_clear(b, round) : DIL_OK;
+  if (!status && b->run.bounds)
+    status = general_bounds(&b->run, b->codes.general);
   if (!status) status = input_sums_begin(g, b->sums, round, &b->inputs);
   if (!status)
     status = combine_is_additive(b->kernel->table) ? backward_run_additive(b)

@@ -18,8 +18,8 @@
 
 _Static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES &&
                    offsetof(decode_launch, of) == 4096 &&
-                   offsetof(decode_launch, dilation) == 5696 &&
-                   offsetof(decode_launch, counters) == 5744,
+                   offsetof(decode_launch, dilation) == 5728 &&
+                   offsetof(decode_launch, counters) == 5776,
                "templates/decode/decode.cu has another decode_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -164,6 +164,7 @@ static const char *decode_refusal(const cuda_run *r, int32_t pass,
   if (r->N >= DIL_FEW_ROWS) return "64 queries or more";
   if (r->shard) return "a shard of a sequence";
   if (r->drop) return "dropout";
+  if (c->packed.queries) return "documents of a packed call";
   if (r->M == 0) return "no keys";
   if (r->M > 1 << 29) return "more than 2^29 keys";
   if (decode_dilations(r->table, pass, list) > HOPPER_STRIDES)

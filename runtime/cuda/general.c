@@ -13,14 +13,21 @@
 _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
                    offsetof(dil_params, q_stride) == 40 &&
                    offsetof(dil_params, state_o) == 160 &&
-                   offsetof(dil_params, B) == 200 &&
-                   offsetof(dil_params, items) == 296 &&
-                   offsetof(dil_params, scale) == 304 &&
-                   offsetof(dil_params, input) == 320,
+                   offsetof(dil_params, B) == 216 &&
+                   offsetof(dil_params, items) == 328 &&
+                   offsetof(dil_params, scale) == 336 &&
+                   offsetof(dil_params, input) == 352,
                "templates/general/general.cu has another dil_params");
 
-enum { ENTRY_PASS, ENTRY_MERGE, ENTRY_BEGIN, ENTRY_END, ENTRY_BOUNDS,
-       ENTRY_LISTS };
+enum {
+  ENTRY_PASS,
+  ENTRY_MERGE,
+  ENTRY_BEGIN,
+  ENTRY_END,
+  ENTRY_BOUNDS,
+  ENTRY_LISTS,
+  ENTRY_CLEAR
+};
 enum {
   FAR_APART = 1 << 30, /* rows that have a tile each */
   SPLITS_MOST = 64,
@@ -258,6 +265,11 @@ static dil_params general_parameters(const cuda_run *r) {
                   .state_lse = r->state_lse,
                   .partial = (float *)r->workspace,
                   .lengths = c->lengths,
+                  .offsets_q = c->packed.queries,
+                  .offsets_k = c->packed.keys,
+                  .packed_rows = (int)c->q.shape[1],
+                  .packed_keys = (int)c->k.shape[1],
+                  .states = 1,
                   .seed_at = c->seed_at,
                   .splits = 1,
                   .pack = 1,
@@ -333,14 +345,14 @@ static int64_t general_workspace(const cuda_run *r, int32_t pass,
   dil_params p = {0};
   general_fill_space(r, pass, false, code, &p);
   if (p.splits == 1) return 0;
-  return (int64_t)p.splits * r->B * r->N * r->table->heads *
+  return (int64_t)p.splits * cuda_rows(r) * r->table->heads *
          (2 + r->table->value_dim) * (int64_t)sizeof(float);
 }
 
-/* Blocks of ROW_WARPS warps, a warp a row of [B, N, H]. */
+/* Blocks of ROW_WARPS warps, a warp a row of the call and head. */
 static dil_status general_launch_rows(const cuda_run *r, const cuda_code *code,
                                       int32_t entry, dil_params *p) {
-  int64_t count = r->B * r->N * r->table->heads;
+  int64_t count = cuda_rows(r) * r->table->heads;
   return cuda_launch(r, code, entry, (count + ROW_WARPS - 1) / ROW_WARPS,
                      32 * ROW_WARPS, 0, p);
 }
@@ -382,7 +394,8 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
 
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
-  if (r->shard) p.batches *= run_states(r->table);
+  if (r->call->packed.queries) p.states = r->shard ? run_states(r->table) : 1;
+  else if (r->shard) p.batches *= run_states(r->table);
   return general_launch_rows(r, code, ENTRY_BEGIN, &p);
 }
 
@@ -394,6 +407,16 @@ dil_status general_begin_alone(const cuda_run *r, int32_t pass,
   return general_launch_rows(r, code, ENTRY_BEGIN, &p);
 }
 
+dil_status general_clear(const cuda_run *r, const cuda_code *code) {
+  dil_params p = general_parameters(r);
+  int64_t rows = r->call->q.shape[1] * r->table->heads;
+  int64_t blocks = (rows + ROW_WARPS - 1) / ROW_WARPS;
+  return cuda_launch(
+      r, code, ENTRY_CLEAR,
+      minimum(blocks, BLOCKS_A_PROCESSOR * r->device->facts.processors),
+      32 * ROW_WARPS, 0, &p);
+}
+
 dil_status general_end(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
   return general_launch_rows(r, code, ENTRY_END, &p);
@@ -402,7 +425,7 @@ dil_status general_end(const cuda_run *r, const cuda_code *code) {
 const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds",
-              "dil_lists"},
+              "dil_lists", "dil_clear"},
     .refusal = general_refusal,
     .estimate = general_estimate,
     .workspace = general_workspace,

@@ -22,6 +22,8 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code);
  * lse and writes 0 for heads that no pass computes. In a shard of a sequence,
  * general_end does so for all heads and merges their states. */
 dil_status general_begin(const cuda_run *r, const cuda_code *code);
+/* Clears the rows of o and lse that no document of a packed call has. */
+dil_status general_clear(const cuda_run *r, const cuda_code *code);
 dil_status general_end(const cuda_run *r, const cuda_code *code);
 /* In a shard of a sequence, the state of a pass alone: it begins with the sinks
  * of its branches, and the pattern's are not in it. */

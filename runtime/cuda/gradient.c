@@ -10,7 +10,14 @@
 _Static_assert(sizeof(dil_gradient_params) == DIL_GRADIENT_BYTES,
                "templates/shared/launch.h counts otherwise");
 
-enum { ENTRY_PASS, ENTRY_DELTA, ENTRY_ROUND, ENTRY_SINKS, ENTRY_INPUT };
+enum {
+  ENTRY_PASS,
+  ENTRY_DELTA,
+  ENTRY_ROUND,
+  ENTRY_SINKS,
+  ENTRY_INPUT,
+  ENTRY_CLEAR
+};
 enum {
   ROW_WARPS = 8, /* of a block of dil_delta and the like */
   SINK_ROWS = 32 /* of a block of dil_sink_inputs at once */
@@ -77,8 +84,8 @@ dil_status gradient_delta(const gradient_run *g, const cuda_code *code) {
   dil_status status = general_fill(g->of, 0, false, code, &p.of);
   if (status) return status;
   gradient_fill(g, true, &p);
-  return gradient_launch_rows(g, g->of->B * g->of->N * g->of->table->heads,
-                              code, ENTRY_DELTA, &p);
+  return gradient_launch_rows(g, cuda_rows(g->of) * g->of->table->heads, code,
+                              ENTRY_DELTA, &p);
 }
 
 /* Returns whether a code makes something that is wanted. */
@@ -114,6 +121,26 @@ dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                            .sum_size = (int)to->shape[3]};
   return gradient_launch_rows(g, to->shape[0] * to->shape[1] * to->shape[2],
                               code, ENTRY_ROUND, &p);
+}
+
+dil_status gradient_clear(const gradient_run *g, const gradient_target *target,
+                          bool keys, const cuda_code *code) {
+  enum { BLOCKS_A_PROCESSOR = 3 };
+  const dil_tensor *to = target->to;
+  if (!to->data) return DIL_OK;
+  dil_gradient_params p = {0};
+  dil_status status = general_fill(g->of, 0, false, code, &p.of);
+  p.rounded = gradient_view(target, true);
+  p.sum_rows = (int)to->shape[1];
+  p.sum_heads = (int)to->shape[2];
+  p.sum_size = (int)to->shape[3];
+  p.sum_keys = keys;
+  int64_t rows = to->shape[1] * to->shape[2];
+  int64_t blocks = (rows + ROW_WARPS - 1) / ROW_WARPS;
+  int64_t most = BLOCKS_A_PROCESSOR * g->of->device->facts.processors;
+  return status ? status
+                : cuda_launch(g->of, code, ENTRY_CLEAR, minimum(blocks, most),
+                              32 * ROW_WARPS, 0, &p);
 }
 
 /* ---- gradients of inputs ------------------------------------------------- */
@@ -181,7 +208,7 @@ static const char *gradient_refusal(const cuda_run *r, int32_t pass,
 const cuda_family cuda_gradient = {
     .name = "gradient",
     .entry = {"dil_gradient_pass", "dil_delta", "dil_round", "dil_sink_inputs",
-              "dil_input_end"},
+              "dil_input_end", "dil_clear"},
     .refusal = gradient_refusal};
 const cuda_family cuda_gradient_keys = {.name = "gradient keys",
                                         .entry = {"dil_gradient_pass"},

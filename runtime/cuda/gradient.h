@@ -18,6 +18,10 @@ dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
 /* Rounds the sums of a gradient to its elements, where it has sums. */
 dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                           const cuda_code *code);
+/* Clears the rows of a gradient, or of its sums, that no document of a packed call
+ * has: rows of queries or of keys. */
+dil_status gradient_clear(const gradient_run *g, const gradient_target *target,
+                          bool keys, const cuda_code *code);
 /* Three launches for input_sums.c. The first adds the shares of a pass's pairs
  * to the sums of an input; its code makes gradients of inputs. The second adds
  * the shares of all rows' sinks. The third rounds the sums to the gradient. */

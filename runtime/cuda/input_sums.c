@@ -22,7 +22,8 @@ static unsigned input_apart(const cuda_run *r, int32_t input) {
   unsigned apart = r->table->inputs[input].apart;
   if (r->B <= 1) apart |= DIL_APART_B;
   if (r->table->heads == 1) apart |= DIL_APART_H;
-  if (r->call->lengths && !(apart & DIL_APART_B))
+  bool own = r->call->lengths || r->call->packed.queries;
+  if (own && !(apart & DIL_APART_B))
     apart &= ~(unsigned)DIL_APART_I;
   return apart;
 }

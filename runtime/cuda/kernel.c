@@ -109,9 +109,6 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
   dil_status status =
       shard ? dil_shard_check(&checked) : dil_run_check(&checked);
   if (status) return status;
-  if (call->packed.queries)
-    return dil_fail(DIL_UNSUPPORTED, "kernels of a GPU do not take offsets_q "
-                    "in this build");
   status = dil_pages_refuse(call, "a GPU in this build");
   if (status) return status;
   *r = (cuda_run){.device = k->device,
@@ -130,7 +127,8 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
   status = dil_input_check_count(k->table, call->input_count);
   for (int32_t i = 0; !status && i < call->input_count; i++)
     status = kernel_check_input(k, r, i);
-  if (!status && shard && k->table->made_count)
+  bool apart = shard || call->packed.queries;
+  if (!status && apart && k->table->made_count)
     status = dil_lists_refuse(k->table, k->table->input_count);
   return status;
 }
@@ -158,7 +156,8 @@ static int32_t kernel_opening_pass(const dil_cuda_kernel *k,
   const dil_table *t = k->table;
   uint64_t seeing = 0;
   int32_t opening = -1;
-  if (combine_is_additive(t) || r->call->lengths) return -1;
+  if (combine_is_additive(t) || r->call->lengths || r->call->packed.queries)
+    return -1;
   for (int32_t b = 0; b < t->branch_count; b++)
     if (kernel_branch_sees_itself(r, &t->branches[b])) seeing |= 1ull << b;
   for (int32_t p = t->pass_count - 1; seeing && p >= 0; p--) {
@@ -184,7 +183,7 @@ void kernel_find_opening(const dil_cuda_kernel *k, cuda_run *r) {
 static bool kernel_takes_last(const dil_cuda_kernel *k, const cuda_run *r) {
   bool stateful = k->stateful && !r->opened;
   bool own = (stateful || k->leaves_out) && !r->shard;
-  return own || cuda_bounds_bytes(r) > 0;
+  return own || r->call->packed.queries || cuda_bounds_bytes(r) > 0;
 }
 
 dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r) {
@@ -204,6 +203,7 @@ static dil_status kernel_load_codes(dil_cuda_kernel *k, cuda_run *r) {
 }
 
 int64_t kernel_rows_of_state(const cuda_run *r) {
+  if (r->call->packed.queries) return cuda_rows(r) * r->table->heads;
   return r->B * cuda_state_rows(r) * r->table->heads;
 }
 
@@ -262,7 +262,10 @@ static dil_status kernel_run_all(dil_cuda_kernel *k, cuda_run *r) {
   bool stateful = k->stateful && !r->opened;
   dil_status status =
       kernel_takes_last(k, r) ? codes_take_last(&k->codes, &general) : DIL_OK;
-  if (r->bounds && !status) status = general_bounds(r, general);
+  if (r->call->packed.queries && !r->shard && !status)
+    status = general_clear(r, general);
+  if (status || r->B == 0 || r->N == 0) return status;
+  if (r->bounds) status = general_bounds(r, general);
   if (stateful && !r->shard && !status) status = general_begin(r, general);
   if (!status) status = kernel_run_passes(k, r);
   if ((stateful || k->leaves_out) && !r->shard && !status)
@@ -307,7 +310,7 @@ static dil_status kernel_run_whole(dil_cuda_kernel *k, cuda_run *r) {
 static dil_status
 kernel_run_entered(dil_cuda_kernel *kernel, cuda_run *r, void *stream,
                    dil_status (*work)(dil_cuda_kernel *kernel, cuda_run *r)) {
-  if (r->B == 0 || r->N == 0) return DIL_OK;
+  if (cuda_rows(r) == 0) return DIL_OK;
   dil_status status = cuda_enter(kernel->device);
   if (status) return status;
   r->stream = stream;

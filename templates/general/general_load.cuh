@@ -45,7 +45,8 @@ template <int WIDTH, int PITCH>
 DIL_INLINE void load_tile(const dil_params &p, const dil_tile &t, char *to,
                           bool whole, const void *tensor,
                           const long long (&stride)[3]) {
-  const element *from = (const element *)tensor + t.b * stride[0];
+  const element *from =
+      (const element *)tensor + batch_place(p, t, HOLDS_KEYS, stride);
   int head = HOLDS_KEYS ? t.kv : t.head - p.head;
   load_rows<TILE_ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
     int n = row / p.pack;
@@ -99,7 +100,8 @@ DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
                           const dil_visit &v) {
   load_series<TILE_KEYS, HEAD_DIM, PITCH_K>(
       p, shared + SHARED_K, p.flags & DIL_WHOLE_K,
-      (const element *)p.k + t.b * p.k_stride[0] + t.kv * p.k_stride[2],
+      (const element *)p.k + batch_place(p, t, true, p.k_stride) +
+          t.kv * p.k_stride[2],
       p.key_first, p.k_stride[1], v);
 }
 
@@ -107,7 +109,8 @@ DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
                             const dil_visit &v) {
   load_series<TILE_KEYS, VALUE_DIM, PITCH_V>(
       p, shared + SHARED_V, p.flags & DIL_WHOLE_V,
-      (const element *)p.v + t.b * p.v_stride[0] + t.kv * p.v_stride[2],
+      (const element *)p.v + batch_place(p, t, true, p.v_stride) +
+          t.kv * p.v_stride[2],
       p.key_first, p.v_stride[1], v);
 }
 

@@ -26,20 +26,47 @@ DIL_INLINE dil_rows rows_of(const dil_params &p, const dil_tile &t,
   return rows;
 }
 
-/* Row number `index` of [batches, rows, heads]. */
+/* Row number `index` of [batches, rows, heads], or of [states, rows of a packed
+ * call, heads]. b -1: no document has the row. */
 struct dil_place {
-  int b, n, h;
+  int b, n, h, state;
 };
+DIL_INLINE dil_place document_place(const dil_params &p, long long index) {
+  dil_place at = {-1, 0, p.head + (int)(index % p.heads), 0};
+  int row = (int)(index / p.heads % p.packed_rows), low = 0, high = p.batches;
+  at.state = (int)(index / p.heads / p.packed_rows);
+  while (high - low > 1) {
+    int middle = low + (high - low) / 2;
+    if (p.offsets_q[middle] <= row) low = middle;
+    else high = middle;
+  }
+  if (!p.batches) return at;
+  dil_extent rows = document_queries(p, low);
+  at.n = row - rows.first;
+  if (at.n >= 0 && at.n < rows.count) at.b = low;
+  return at;
+}
 DIL_INLINE dil_place place_of(const dil_params &p, long long index) {
+  if (is_packed(p)) return document_place(p, index);
   dil_place at;
   at.h = p.head + (int)(index % p.heads);
   at.n = (int)(index / p.heads % p.rows);
   at.b = (int)(index / p.heads / p.rows);
+  at.state = 0;
   return at;
+}
+/* All rows of a state, and of all states that a launch is for. */
+DIL_INLINE long long state_rows(const dil_params &p) {
+  long long rows =
+      is_packed(p) ? p.packed_rows : (long long)p.batches * p.rows;
+  return rows * p.heads;
+}
+DIL_INLINE long long all_rows(const dil_params &p) {
+  return state_rows(p) * (is_packed(p) ? p.states : 1);
 }
 
 #define WARP_ROWS(p, index)                                                   \
   for (long long index = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / \
                          32;                                                  \
-       index < (long long)(p).batches * (p).rows * (p).heads;                 \
+       index < all_rows(p);                                                   \
        index += (long long)gridDim.x * blockDim.x / 32)

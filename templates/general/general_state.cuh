@@ -2,6 +2,7 @@
  * kernels over rows whose state is in memory. Needs the sizes that general.cu
  * defines. */
 #pragma once
+#include "templates/shared/documents.cuh"
 
 /* ---- the rows of a tile -------------------------------------------------- */
 
@@ -27,7 +28,7 @@ DIL_INLINE void end_row(const dil_params &p, const dil_tile &t, int row,
                [&](int d) { return sums[2 + d]; });
     return;
   }
-  long long count = (long long)p.batches * p.rows * p.heads;
+  long long count = state_rows(p);
   float *part = p.partial + (t.split * count + number) * (2 + VALUE_DIM);
 #pragma unroll 1
   for (int d = threadIdx.x & 31; d < 2 + VALUE_DIM; d += 32) part[d] = sums[d];
@@ -63,11 +64,10 @@ DIL_INLINE void end_rows(const dil_params &p, const dil_tile &t, int group,
 /* ---- rows whose state is in memory --------------------------------------- */
 
 extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
-  long long stride =
-      (long long)p.batches * p.rows * p.heads * (2 + VALUE_DIM);
+  long long stride = state_rows(p) * (2 + VALUE_DIM);
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
-    if (!pass_serves(p.pass, at.h)) continue;
+    if (at.b < 0 || !pass_serves(p.pass, at.h)) continue;
     const float *part = p.partial + index * (2 + VALUE_DIM);
     const int splits = splits_of(p, batch_keys(p, at.b));
     float top = DIL_NONE, l = 0;
@@ -94,8 +94,9 @@ extern "C" __global__ void dil_merge(const __grid_constant__ dil_params p) {
  * batch rows of all states. Else passes of `mean` and `sum` begin with their
  * sinks themselves, and only the pattern's say whether the row is NaN. */
 DIL_INLINE float state_start(const dil_params &p, const dil_place &at) {
-  int batches = is_shard(p) ? p.batches / STATES : p.batches;
-  int state = is_shard(p) ? at.b / batches : -1;
+  bool joined = is_shard(p) && !is_packed(p);
+  int batches = joined ? p.batches / STATES : p.batches;
+  int state = joined ? at.b / batches : is_shard(p) ? at.state : -1;
   if (STATES > 1 && state >= 0 && !pass_serves(state, at.h)) return DIL_NONE;
   return row_start(p, at.b % batches, at.n, at.h, state);
 }
@@ -103,7 +104,7 @@ DIL_INLINE float state_start(const dil_params &p, const dil_place &at) {
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
-    if (!is_shard(p) && passes_of(at.h) <= 1) continue;
+    if (at.b < 0 || (!is_shard(p) && passes_of(at.h) <= 1)) continue;
     float start = state_start(p, at);
     if (threadIdx.x % 32 == 0) p.state_lse[index] = start;
     if (is_shard(p) && !SINKS) continue; /* nobody reads sums without an lse */
@@ -114,7 +115,7 @@ extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
 }
 
 DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
-  long long stride = (long long)p.batches * p.rows * p.heads;
+  long long stride = state_rows(p);
   float sum = 0;
 #pragma unroll 1
   for (int s = 0; s < STATES; s++) {
@@ -126,7 +127,7 @@ DIL_INLINE float states_sum(const dil_params &p, long long index, int d) {
 }
 /* lse of several: that of the one pass which serves the head. */
 DIL_INLINE float states_lse(const dil_params &p, long long index, int head) {
-  long long stride = (long long)p.batches * p.rows * p.heads;
+  long long stride = state_rows(p);
   int s = 0;
   while (s < STATES - 1 && !pass_serves(s, head)) s++;
   return p.state_lse[s * stride + index];
@@ -137,7 +138,7 @@ extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
     dil_place at = place_of(p, index);
     bool shard = is_shard(p);
     int passes = shard ? 2 : passes_of(at.h);
-    if (passes == 1) continue;
+    if (passes == 1 || at.b < 0) continue;
     /* A head that nobody serves has no softmax with `mean` and `sum`. */
     float start = COMBINE < 2 ? row_start(p, at.b, at.n, at.h, -1) : DIL_NONE;
 #pragma unroll 1
@@ -152,5 +153,22 @@ extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
                 shard    ? states_lse(p, index, at.h)
                 : passes ? p.state_lse[index]
                          : start);
+  }
+}
+
+/* Rows that no document of a packed call has: o 0, lse -inf. */
+extern "C" __global__ void dil_clear(const __grid_constant__ dil_params p) {
+  int first = first_of_nobody(p.offsets_q, p.batches, p.packed_rows, p.rows);
+  long long step = (long long)gridDim.x * blockDim.x / 32;
+  long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+#pragma unroll 1
+  for (row += (long long)first * p.heads;
+       row < (long long)p.packed_rows * p.heads; row += step) {
+    int n = (int)(row / p.heads), h = (int)(row % p.heads);
+    element *o = (element *)p.o + n * p.o_stride[1] + h * p.o_stride[2];
+#pragma unroll 1
+    for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32) o[d] = narrow(0.0f);
+    if (p.lse && threadIdx.x % 32 == 0)
+      p.lse[n * p.lse_stride[1] + h * p.lse_stride[2]] = DIL_NONE;
   }
 }

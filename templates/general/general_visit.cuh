@@ -153,9 +153,10 @@ static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
 /* The tile as the rows of a visit see it, and as those of the next one do. */
 DIL_INLINE dil_tile tile_of(const dil_visit &v) {
 #if HOLDS_KEYS
-  const dil_tile &t = SCRATCH.tile;
-  return {t.b,    v.head,  t.kv,      t.keys,  t.origin, t.low,
-          t.step, t.count, t.written, t.split, 0};
+  dil_tile t = SCRATCH.tile;
+  t.head = v.head;
+  t.branches = 0;
+  return t;
 #else
   return SCRATCH.tile;
 #endif

@@ -1,6 +1,7 @@
 /* gradient_end.cuh - how the rows of gradient.cu end, and the small kernels over
  * rows. */
 #pragma once
+#include "templates/shared/documents.cuh"
 
 /* Whether the tile has rows to sum or to write. Rows that no branch selects are
  * written by the first pass; those of later passes leave them. */
@@ -12,10 +13,10 @@ DIL_INLINE bool has_rows(const dil_gradient_params &g, const dil_tile &t) {
 #endif
 }
 
-/* Row n of head h, counted from the call's first. */
-DIL_INLINE void put_element(const dil_gradient &out, int b, long long n, int h,
-                            int d, float x) {
-  long long at = b * out.stride[0] + n * out.stride[1] + h * out.stride[2] + d;
+/* Row n of head h, counted from the call's first, of the batch row at `from`. */
+DIL_INLINE void put_element(const dil_gradient &out, long long from,
+                            long long n, int h, int d, float x) {
+  long long at = from + n * out.stride[1] + h * out.stride[2] + d;
   if (!out.wide) ((element *)out.data)[at] = narrow(x);
   else ((float *)out.data)[at] = out.add ? ((float *)out.data)[at] + x : x;
 }
@@ -35,9 +36,10 @@ DIL_INLINE void end_row(const dil_params &p, const dil_tile &t,
   h -= p.head;
 #endif
   int n = row_at(p, t, position);
+  long long from = batch_place(p, t, HOLDS_KEYS, out.stride);
 #pragma unroll 1
   for (int d = threadIdx.x & 31; d < DIM; d += 32)
-    put_element(out, t.b, n, h, d, there ? sums[d] : 0.0f);
+    put_element(out, from, n, h, d, there ? sums[d] : 0.0f);
 }
 
 /* Sums of a warp's rows through shared memory, so that rows are written whole.
@@ -90,10 +92,11 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
   const dil_params &p = g.of;
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
+    if (at.b < 0) continue;
     long long h = at.h - p.head;
     const element *d = output_row(p, at.b, at.n, at.h);
-    long long from = at.b * g.o_stride[0] + at.n * g.o_stride[1] +
-                     h * g.o_stride[2];
+    long long from = queries_place(p, at.b, g.o_stride) +
+                     at.n * g.o_stride[1] + h * g.o_stride[2];
     float sum = 0;
 #pragma unroll 1
     for (int i = threadIdx.x % 32; g.o && i < VALUE_DIM; i += 32)
@@ -103,10 +106,10 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
     for (int away = 16; away; away >>= 1)
       sum += __shfl_xor_sync(0xffffffffu, sum, away);
     if (threadIdx.x % 32) continue;
-    float lse = g.lse[at.b * g.lse_stride[0] + at.n * g.lse_stride[1] +
-                      h * g.lse_stride[2]];
+    float lse = g.lse[queries_place(p, at.b, g.lse_stride) +
+                      at.n * g.lse_stride[1] + h * g.lse_stride[2]];
     if (g.lse_gradient) /* the weight is a factor of all gradients */
-      sum -= g.lse_gradient[at.b * g.lse_gradient_stride[0] +
+      sum -= g.lse_gradient[queries_place(p, at.b, g.lse_gradient_stride) +
                             at.n * g.lse_gradient_stride[1] +
                             h * g.lse_gradient_stride[2]] /
              p.weight;
@@ -126,7 +129,27 @@ dil_round(const __grid_constant__ dil_gradient_params g) {
     int b = (int)(row / g.sum_heads / g.sum_rows);
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < g.sum_size; d += 32)
-      put_element(g.rounded, b, n, h, d, g.sums[row * g.sum_size + d]);
+      put_element(g.rounded, b * g.rounded.stride[0], n, h, d,
+                  g.sums[row * g.sum_size + d]);
   }
+}
+
+/* Rows of `rounded` that no document of a packed call has become 0: those of
+ * queries, or of keys. */
+extern "C" __global__ void
+dil_clear(const __grid_constant__ dil_gradient_params g) {
+  const dil_params &p = g.of;
+  const int *offsets = g.sum_keys ? p.offsets_k : p.offsets_q;
+  int first =
+      first_of_nobody(offsets, p.batches, g.sum_rows, g.sum_keys ? p.M : p.rows);
+  long long step = (long long)gridDim.x * blockDim.x / 32;
+  long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+#pragma unroll 1
+  for (row += (long long)first * g.sum_heads;
+       row < (long long)g.sum_rows * g.sum_heads; row += step)
+#pragma unroll 1
+    for (int d = threadIdx.x % 32; d < g.sum_size; d += 32)
+      put_element(g.rounded, 0, row / g.sum_heads, (int)(row % g.sum_heads), d,
+                  0.0f);
 }
 #endif

@@ -27,15 +27,17 @@ DIL_INLINE void load_held(const dil_params &p, const dil_tile &t) {
 DIL_INLINE void load_streamed(const dil_gradient_params &g, const dil_tile &t,
                               const dil_visit &v) {
   const dil_params &p = g.of;
-  long long b = t.b, h = v.head - p.head;
+  long long h = v.head - p.head;
   load_series<TILE_KEYS, HEAD_DIM, PITCH_K>(
       p, shared + SHARED_K, p.flags & DIL_WHOLE_Q,
-      (const element *)p.q + b * p.q_stride[0] + h * p.q_stride[2], t.origin,
-      p.q_stride[1], v);
+      (const element *)p.q + batch_place(p, t, false, p.q_stride) +
+          h * p.q_stride[2],
+      t.origin, p.q_stride[1], v);
   load_series<TILE_KEYS, VALUE_DIM, PITCH_V>(
       p, shared + SHARED_V, p.flags & DIL_WHOLE_O,
-      (const element *)p.o + b * p.o_stride[0] + h * p.o_stride[2], t.origin,
-      p.o_stride[1], v);
+      (const element *)p.o + batch_place(p, t, false, p.o_stride) +
+          h * p.o_stride[2],
+      t.origin, p.o_stride[1], v);
   int first = v.keys.start + v.n * v.keys.step - t.origin;
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)

@@ -8,7 +8,7 @@ DIL_INLINE void add_sinks(const dil_gradient_params &g, int b, int h, int chunk,
                           dil_adder &to) {
   const dil_params &p = g.of;
   int n = 32 * chunk + (int)threadIdx.x;
-  bool there = n < p.rows;
+  bool there = n < batch_rows(p, b);
   dil_facts row = {__int_as_float(0x7f800000), 0.0f};
   if (there) row = facts_of(g, b, n, h);
   int t = row_position(p, b, n);

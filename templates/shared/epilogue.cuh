@@ -18,17 +18,19 @@ DIL_INLINE int finish_of(const dil_params &p, int head) {
 
 /* Rows of the state and of partial results. */
 DIL_INLINE long long row_number(const dil_params &p, int b, int n, int h) {
-  return ((long long)b * p.rows + n) * p.heads + h - p.head;
+  long long first = is_packed(p) ? document_queries(p, b).first
+                                 : (long long)b * p.rows;
+  return (first + n) * p.heads + h - p.head;
 }
 
 DIL_INLINE element *output_row(const dil_params &p, int b, int n, int h) {
-  return (element *)p.o + b * p.o_stride[0] + n * p.o_stride[1] +
-         (h - p.head) * p.o_stride[2];
+  return (element *)p.o + queries_place(p, b, p.o_stride) +
+         n * p.o_stride[1] + (h - p.head) * p.o_stride[2];
 }
 
 DIL_INLINE void write_lse(const dil_params &p, int b, int n, int h, float lse) {
   if (p.lse)
-    p.lse[b * p.lse_stride[0] + n * p.lse_stride[1] +
+    p.lse[queries_place(p, b, p.lse_stride) + n * p.lse_stride[1] +
           (h - p.head) * p.lse_stride[2]] = lse;
 }
 

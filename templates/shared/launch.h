@@ -11,7 +11,7 @@
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
   DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
-  DIL_PARAMS_BYTES = 1600 /* of dil_params; C and CUDA C both check it */
+  DIL_PARAMS_BYTES = 1632 /* of dil_params; C and CUDA C both check it */
 };
 
 /* Types of inputs. */
@@ -54,6 +54,9 @@ typedef struct dil_params {
   float *state_o, *state_lse;
   float *partial;                /* [splits][those rows][2 + Dv]: m, l, sums */
   const int *lengths;            /* [B] or NULL */
+  /* [batches + 1] of a packed call, whose batch rows are documents; or NULL. N
+   * and M, rows and keys below are those of the longest. */
+  const int *offsets_q, *offsets_k;
   const unsigned *seed_at;       /* in place of the seed below, or NULL */
   int B, N, M;                   /* of the whole sequence */
   int batches, rows;             /* of the call: batch rows, query rows */
@@ -69,6 +72,8 @@ typedef struct dil_params {
   int spread;                    /* heads in turn: long tiles come first */
   int pack;                      /* heads of one K/V head that share a tile */
   int flags;
+  int packed_rows, packed_keys;  /* of a packed call's tensors */
+  int states;                    /* of a row of a packed call's state */
   long long items;               /* tiles of the whole launch */
   float scale, weight;
   unsigned seed_low, seed_high;
@@ -107,7 +112,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2080 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2112 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
@@ -129,6 +134,7 @@ typedef struct dil_gradient_params {
   const float *sums;
   dil_gradient rounded;
   int sum_rows, sum_heads, sum_size;
+  int sum_keys;       /* of dil_clear: these rows are keys */
   dil_input_sums input; /* of the kernels that make gradients of inputs */
   const unsigned *only_if;       /* NULL, or 0: there is nothing to do */
 } dil_gradient_params;

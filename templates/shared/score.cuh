@@ -65,7 +65,8 @@ DIL_INLINE bool is_counted(dil_set rivals, int h, int t, int j,
 }
 
 DIL_INLINE dil_pair pair_of(const dil_params &p, const dil_tile &tile, int h) {
-  dil_pair at = {tile.b + p.batch, h, 0, p.N, tile.keys, p.input};
+  int N = is_packed(p) ? tile.rows : p.N;
+  dil_pair at = {tile.b + p.batch, h, 0, N, tile.keys, p.input};
   at.B = p.B;
   return at;
 }

@@ -14,10 +14,11 @@ DIL_INLINE unsigned long long sinks_among(int pass) {
 
 /* The position of query row n, and what its sinks read. */
 DIL_INLINE int row_position(const dil_params &p, int b, int n) {
+  if (is_packed(p)) return batch_keys(p, b) - batch_rows(p, b) + n;
   return p.first - (p.M - batch_keys(p, b)) + n * query_step(p);
 }
 DIL_INLINE dil_pair row_pair(const dil_params &p, int b, int h) {
-  return {b + p.batch, h, p.B, p.N, batch_keys(p, b), p.input};
+  return {b + p.batch, h, p.B, batch_queries(p, b), batch_keys(p, b), p.input};
 }
 
 /* The lse that query row n of (b, h) starts a pass from. With DIL_ALONE the

@@ -100,6 +100,8 @@ struct dil_tile {
   int head, kv;      /* first head, of the plan's; K/V head of the call */
   int keys;          /* M of this batch row */
   int origin;        /* position of query row 0 */
+  int rows;          /* query rows of this batch row */
+  int query_row, key_row; /* its first ones in the tensors of a packed call */
   int low, step;     /* positions of its rows: low + n * step */
   int count;         /* how many; 0: the tile is empty */
 #if HOLDS_KEYS
@@ -185,8 +187,34 @@ DIL_INLINE dil_set class_of(int pass, int head, int t) {
   return branches;
 }
 
-/* M of a batch row of the call. */
+/* The rows of a document in the tensors of a packed call. None where its offsets
+ * fall or leave the tensor; no more than the call says that documents have. */
+struct dil_extent {
+  int first, count;
+};
+DIL_INLINE bool is_packed(const dil_params &p) { return p.offsets_q; }
+DIL_INLINE dil_extent document_of(const int *offsets, int b, int rows,
+                                int longest) {
+  int first = offsets[b], end = offsets[b + 1];
+  bool good = first >= 0 && end >= first && end <= rows;
+  return {good ? first : 0, good ? least(end - first, longest) : 0};
+}
+DIL_INLINE dil_extent document_queries(const dil_params &p, int b) {
+  return document_of(p.offsets_q, b, p.packed_rows, p.rows);
+}
+DIL_INLINE dil_extent document_keys(const dil_params &p, int b) {
+  return document_of(p.offsets_k, b, p.packed_keys, p.M);
+}
+
+/* N and M of a batch row of the call, and its query rows there. */
+DIL_INLINE int batch_queries(const dil_params &p, int b) {
+  return is_packed(p) ? document_queries(p, b).count : p.N;
+}
+DIL_INLINE int batch_rows(const dil_params &p, int b) {
+  return is_packed(p) ? document_queries(p, b).count : p.rows;
+}
 DIL_INLINE int batch_keys(const dil_params &p, int b) {
+  if (is_packed(p)) return document_keys(p, b).count;
   return p.lengths ? most(0, least(p.lengths[b], p.M)) : p.M;
 }
 
@@ -249,9 +277,19 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
   t.kv = t.head / GROUP - p.head / GROUP;
   t.b = (int)item;
   t.keys = batch_keys(p, t.b);
+  t.rows = p.rows;
   t.origin = p.first - (p.M - t.keys);
   t.step = p.stride;
   int first = HOLDS_KEYS ? 0 : t.origin, rows = HOLDS_KEYS ? p.M : p.rows;
+  if (is_packed(p)) {
+    dil_extent queries = document_queries(p, t.b), keys = document_keys(p, t.b);
+    t.rows = queries.count;
+    t.query_row = queries.first;
+    t.key_row = keys.first;
+    t.origin = t.keys - t.rows;
+    first = HOLDS_KEYS ? 0 : t.origin;
+    rows = HOLDS_KEYS ? t.keys : t.rows;
+  }
   find_cell(p, first, first + (rows - 1) * query_step(p) + 1, cell, part, &low,
             &high);
   long long from = (long long)row_from(p, t, low) +
@@ -268,6 +306,20 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
   t.low = (int)from;
   fill_tile(p, t, high, tile_rows / p.pack);
   return t;
+}
+
+/* The first element of a tile's batch row in a tensor of query rows, or of keys.
+ */
+DIL_INLINE long long batch_place(const dil_params &p, const dil_tile &t,
+                                 bool keys, const long long (&stride)[3]) {
+  if (!is_packed(p)) return t.b * stride[0];
+  return (keys ? t.key_row : t.query_row) * stride[1];
+}
+/* The same of query rows of batch row b. */
+DIL_INLINE long long queries_place(const dil_params &p, int b,
+                                   const long long (&stride)[3]) {
+  if (!is_packed(p)) return b * stride[0];
+  return document_queries(p, b).first * stride[1];
 }
 
 /* Keys start + n * step for first <= n < end: all that the tile's rows see of
@@ -300,7 +352,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   dil_keys k;
   int base = segment_low(branch, t.low);
   int from = HOLDS_KEYS ? t.origin : 0;
-  int end = HOLDS_KEYS ? t.origin + p.rows : t.keys;
+  int end = HOLDS_KEYS ? t.origin + t.rows : t.keys;
   long long low = row.segment ? most(from, base) : from;
   long long high = row.segment ? least(end, base + row.segment) : end;
   k.branch = branch;

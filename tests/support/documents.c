@@ -90,3 +90,8 @@ void documents_pack(data *d) {
   d->explained = calloc((size_t)(N * H) + 1, sizeof *d->explained);
   if (!d->explained) abort();
 }
+
+void documents_tell(data *d, const int32_t *offsets) {
+  d->call.packed.queries = put_offsets(d, offsets);
+  d->call.packed.keys = d->call.packed.queries;
+}

@@ -162,6 +162,8 @@ void data_free(data *d);
 /* documents.c: makes of a call one of the shape's documents, with inputs in their
  * sizes and the oracle's answer. */
 void documents_pack(data *d);
+/* Gives it other offsets, of which the oracle has not heard. */
+void documents_tell(data *d, const int32_t *offsets);
 
 /* Runs the kernel; "" or what is wrong with guards, o or lse. The text lives
  * until the next call. */

@@ -242,6 +242,7 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (t->sinks && r->shard) return "sinks of a shard";
   if (t->sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
+  if (c->packed.queries) return "documents of a packed call";
   if (r->shard && c->lengths) return "lengths of a shard";
   if (r->M == 0) return "no keys";
   if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";

@@ -318,6 +318,7 @@ const char *hopper_gradient_refusal(const gradient_run *g) {
   const cuda_run *r = g->of;
   const dil_call *c = r->call;
   if (c->lengths) return "lengths";
+  if (c->packed.queries) return "documents of a packed call";
   if (r->N > r->M) return "queries before the first key";
   if (!(r->scale > 0)) return "a scale that is not positive";
   if (r->N < FEW_ROWS) return "fewer than 64 queries";

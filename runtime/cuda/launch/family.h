@@ -54,6 +54,12 @@ static inline int64_t cuda_state_rows(const cuda_run *r) {
   return (r->N + r->state_stride - 1) / r->state_stride;
 }
 
+/* Query rows of all batch rows, or of a packed call's tensors. */
+static inline int64_t cuda_rows(const cuda_run *r) {
+  const dil_call *c = r->call;
+  return c->packed.queries ? c->q.shape[1] : r->B * r->N;
+}
+
 typedef struct cuda_family {
   const char *name;
   bool few;                     /* it is for calls with few rows alone */

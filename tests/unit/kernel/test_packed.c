@@ -1,7 +1,8 @@
 /* test_packed.c - packed calls: documents of very unequal lengths against the
  * oracle, both directions, and against each document's own call, to the bit;
- * the same bits whatever the threads are; offsets that are refused. */
-#include "tests/support/gradients.h"
+ * the same bits whatever the threads are; offsets that are refused, and on a GPU
+ * left out. */
+#include "tests/support/gpu_gradients.h"
 #include "tests/support/suite.h"
 #include "runtime/base/documents.h"
 #include <math.h>
@@ -88,8 +89,10 @@ static gradient_shape shape_of(bool own_keys) {
 START_TEST(every_case_is_right) {
   static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16};
   forced list[FORCES_MOST];
+  if (gpu_leaves_out()) return;
   open_tested(cases[_i].text);
   for (int i = 0; i < 4; i++) {
+    if (gpu_wanted() && i != _i % 4) continue;
     tested_pattern_retype(s, dtypes[i % 2]);
     gradient_shape shape = shape_of(i / 2);
     shape.call.layout = (guard_layout)((_i + i) % GUARD_LAYOUT_COUNT);
@@ -113,13 +116,21 @@ END_TEST
 
 START_TEST(every_gradient_is_right) {
   static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16};
+  if (gpu_leaves_out()) return;
   open_tested(cases[_i].text);
   for (int i = 0; i < 4; i++) {
+    if (gpu_wanted() && i != _i % 4) continue;
     tested_pattern_retype(s, dtypes[i % 2]);
     gradient_shape shape = shape_of(i / 2);
     for (int x = 0; x < GRADIENT_TENSORS; x++)
       shape.layout[x] = (guard_layout)((x + i + _i) % GUARD_LAYOUT_COUNT);
     shape.without_lse = i == 3;
+    if (gpu_wanted()) {
+      const char *problem = gpu_gradient_problem(s, 0, shape);
+      ck_assert_msg(!*problem, "%s, keys %d: %s", cases[_i].name, i / 2,
+                    problem);
+      continue;
+    }
     gradient_data *g = gradient_data_new(s, shape);
     kernel_made *k = kernel_make(s, (recipe){.direction = DIL_BACKWARD});
     ck_assert_msg(!k->refused, "%s", k->problem);
@@ -170,6 +181,7 @@ static void expect_own_call(data *d, kernel_made *k, int64_t b, const char *o,
 
 /* No expression here knows the number of its batch row. */
 START_TEST(documents_have_the_bits_of_their_own_calls) {
+  if (gpu_wanted()) return;
   open_tested(P("causal; " TWO));
   for (int keys = 0; keys < 2; keys++) {
     data *d = data_new(s, shape_of(keys).call);
@@ -191,6 +203,7 @@ static const char *const repeated[] = {
 
 START_TEST(bits_depend_on_no_threads) {
   char *first[5] = {0};
+  if (gpu_wanted()) return;
   open_tested(repeated[_i]);
   gradient_data *g = gradient_data_new(s, shape_of(_i));
   dil_call *f = &g->forward->call;
@@ -237,6 +250,7 @@ enum { REFUSED = sizeof refused / sizeof refused[0] };
 START_TEST(wrong_offsets_are_refused) {
   const struct refused_case *c = &refused[_i];
   static const int32_t right[] = {0, 9, 15, 20};
+  if (gpu_wanted()) return;
   open_tested(P("causal; branch { }"));
   call_shape shape = {.batch = 1, .queries = 40, .keys = 40, .clean = true,
                       .offsets = right, .documents = 3};
@@ -254,6 +268,80 @@ START_TEST(wrong_offsets_are_refused) {
 }
 END_TEST
 
+/* ---- left out ------------------------------------------------------------ */
+
+static const struct left_out {
+  int32_t told[4];
+  int32_t good[2]; /* rows of documents that are as they were */
+} left_out[] = {
+    {{0, 10, 5, 1000}, {0, 10}},
+    {{-5, 10, 30, 50}, {10, 50}},
+    {{0, 10, 30, INT32_MIN}, {0, 30}},
+    {{0, 10, INT32_MAX, 50}, {0, 10}},
+    {{0, 10, 30, 61}, {0, 30}},
+};
+enum { LEFT_OUT = sizeof left_out / sizeof left_out[0] };
+
+static call_shape shape_left_out(void) {
+  static const int32_t right[] = {0, 10, 30, 50};
+  return (call_shape){.batch = 1, .queries = 60, .keys = 60, .seed = 4,
+                      .clean = true, .offsets = right, .documents = 3};
+}
+
+/* Nothing beside the tensors is written: data_run leaves guards to look at. */
+START_TEST(documents_without_right_offsets_are_left_out) {
+  if (!gpu_wanted()) return;
+  open_tested(P("causal; branch { }"));
+  data *d = data_new(s, shape_left_out());
+  documents_tell(d, left_out[_i].told);
+  const int32_t *good = left_out[_i].good;
+  for (int64_t n = 0; n < 60; n++)
+    for (int64_t h = 0; h < 4 && (n < good[0] || n >= good[1]); h++) {
+      memset(d->o + (n * 4 + h) * 9, 0, 9 * sizeof *d->o);
+      d->lse[h * 60 + n] = -INFINITY;
+    }
+  kernel_made *k = kernel_make(s, (recipe){0});
+  ck_assert_str_eq(data_problem(d, k), "");
+  kernel_unmake(k);
+  data_free(d);
+  tested_pattern_free(s);
+}
+END_TEST
+
+static double sum_beside(const dil_tensor *t, const int32_t good[2]) {
+  int64_t at[DIL_RANK_MAX] = {0};
+  double sum = 0;
+  for (bool more = true; more; more = tensor_next(t, at))
+    if (at[1] < good[0] || at[1] >= good[1])
+      sum += fabs(dil_element_read(t->data, t->dtype, tensor_index(t, at)));
+  return sum;
+}
+
+START_TEST(gradients_without_right_offsets_are_zero) {
+  if (!gpu_wanted()) return;
+  open_tested(P("causal; branch { }"));
+  gradient_data *g = gradient_data_new(
+      s, (gradient_shape){.call = shape_left_out()});
+  documents_tell(g->forward, left_out[_i].told);
+  g->call.forward.packed = g->forward->call.packed;
+  kernel_made *k = kernel_make(s, (recipe){.direction = DIL_BACKWARD});
+  dil_cuda_kernel *made =
+      gpu_kernel_make(k->plan, false, k->problem, sizeof k->problem);
+  ck_assert_msg(made != NULL, "%s", k->problem);
+  gradient_data_forget(g);
+  ck_assert_msg(!gpu_backward(g, made, false), "%s", dil_last_error());
+  for (int32_t i = 0; i < g->result_count; i++) {
+    const gradient_result *r = &g->result[i];
+    ck_assert_msg(guard_intact(&r->memory, r->tensor), "%s", r->name);
+    ck_assert(sum_beside(r->tensor, left_out[_i].good) == 0);
+  }
+  gpu_kernel_unmake(made);
+  kernel_unmake(k);
+  gradient_data_free(g);
+  tested_pattern_free(s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("packed");
   TCase *tests = tcase_create("documents");
@@ -263,6 +351,10 @@ int main(void) {
   tcase_add_test(tests, documents_have_the_bits_of_their_own_calls);
   tcase_add_loop_test(tests, bits_depend_on_no_threads, 0, 2);
   tcase_add_loop_test(tests, wrong_offsets_are_refused, 0, REFUSED);
+  tcase_add_loop_test(tests, documents_without_right_offsets_are_left_out, 0,
+                      LEFT_OUT);
+  tcase_add_loop_test(tests, gradients_without_right_offsets_are_zero, 0,
+                      LEFT_OUT);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
