@@ -189,7 +189,8 @@ the size of a head (`width`), in most of them `ahead=0` for causality, and what 
 files name. [All examples](#all-examples) stand below.
 
 A picture has queries down, keys across, and a colour for each branch; it is of a
-small case, whose options stand under it. The costs are those of 16384 queries and
+small case, whose options stand under it; of a grid it has the cells that one query
+sees. The costs are those of 16384 queries and
 keys, 16 heads of 64, as `dil explain` counts them; other options stand in brackets.
 `make gallery` writes this page, and gallery.sh makes the inputs that it names.
 

@@ -80,6 +80,22 @@ static statement *named(statement *s, const char *name, span at) {
   return s;
 }
 
+/* A statement of a grid: an argument for each axis. */
+static statement *gridded(ast_reader *r, word w, span at, term_list args) {
+  statement *s = listed(r, w, at, args);
+  s->choice = WORD_GRID;
+  return s;
+}
+
+static term_list alone(term *t) { return term_list_add((term_list){0}, t); }
+
+/* `list x next`: what stands between extents is a name like any other. */
+static term_list crossed(ast_reader *r, term_list list, span at,
+                         const char *name, term *next) {
+  ast_expect_by(r, at, name);
+  return term_list_add(list, next);
+}
+
 static statement *block(statement *s, statement_list children) {
   s->child = children.first;
   return s;
@@ -110,6 +126,7 @@ static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
 %token SEGMENT "segment" DILATION "dilation" CAUSAL "causal" PHASE "phase"
 %token CYCLE "cycle" BLOCK "block" WINDOW "window" MASK "mask" SCORE "score"
 %token SINK "sink" KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
+%token GRID "grid" NEIGHBORHOOD "neighborhood"
 %token DEVICES "devices" RING "ring" BATCH "batch" TIMEOUT "timeout"
 %token LAYOUT "layout" CONTIGUOUS "contiguous" ZIGZAG "zigzag"
 %token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi"
@@ -136,8 +153,8 @@ static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
 %nterm <word> float_type element_type differentiated combine phase_word gradient
 %nterm <word> layout link exchange direction count_word
 %nterm <const char *> branch_name
-%nterm <term *> expr number
-%nterm <term_list> exprs dimensions
+%nterm <term *> expr number side
+%nterm <term_list> exprs dimensions extents sides axes
 
 %%
 
@@ -208,6 +225,9 @@ pattern_statement:
 | "scale" "runtime" ';' {
     $$ = chosen(r, WORD_SCALE, @1, WORD_RUNTIME, @2);
   }
+| "dilation" expr ';' {
+    $$ = plain(r, WORD_DILATION, @1, $2, NULL); /* refused */
+  }
 | "segments" exprs ';' { $$ = listed(r, WORD_SEGMENTS, @1, $2); }
 | "dilations" exprs ';' { $$ = listed(r, WORD_DILATIONS, @1, $2); }
 | "combine" combine ';' { $$ = chosen(r, WORD_COMBINE, @1, $2, @2); }
@@ -222,6 +242,8 @@ pattern_statement:
     named($$, $name, @name)->args = $dimensions;
     $$->child = from_lists(r, @rows, $rows, @cols, $cols);
   }
+| "grid" expr ';' { $$ = gridded(r, WORD_GRID, @1, alone($2)); /* refused */ }
+| "grid" extents ';' { $$ = gridded(r, WORD_GRID, @1, $2); }
 | "dropout" expr ';' { $$ = plain(r, WORD_DROPOUT, @1, $2, NULL); }
 | "gradient" gradient ';' { $$ = chosen(r, WORD_GRADIENT, @1, $2, @2); }
 | "branch" branch_name branch_block {
@@ -267,6 +289,14 @@ branch_statement:
 
 common:
   "causal" ';' { $$ = statement_new(r, WORD_CAUSAL, @1); }
+| "causal" axes ';' { $$ = gridded(r, WORD_CAUSAL, @1, $2); }
+| "dilation" extents ';' { $$ = gridded(r, WORD_DILATION, @1, $2); }
+| "neighborhood" expr ';' {
+    $$ = gridded(r, WORD_NEIGHBORHOOD, @1, alone($2)); /* refused */
+  }
+| "neighborhood" extents ';' { $$ = gridded(r, WORD_NEIGHBORHOOD, @1, $2); }
+| "window" sides ';' { $$ = gridded(r, WORD_WINDOW, @1, $2); }
+| "block" extents ';' { $$ = gridded(r, WORD_BLOCK, @1, $2); }
 | "phase" phase_word ';' { $$ = chosen(r, WORD_PHASE, @1, $2, @2); }
 | "phase" expr ';' { $$ = plain(r, WORD_PHASE, @1, $2, NULL); }
 | "window" expr ',' expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, $4); }
@@ -292,6 +322,23 @@ common:
     $$ = chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
     $$->args = term_list_add($$->args, $3);
   }
+
+axes:
+  NAME          { $$ = alone(term_axis(r, @1, $1)); }
+| axes ',' NAME { $$ = term_list_add($1, term_axis(r, @3, $3)); }
+
+/* One an axis of a grid, two at least. */
+extents:
+  expr NAME expr    { $$ = crossed(r, alone($1), @2, $2, $3); }
+| extents NAME expr { $$ = crossed(r, $1, @2, $2, $3); }
+
+sides:
+  side NAME side  { $$ = crossed(r, alone($1), @2, $2, $3); }
+| sides NAME side { $$ = crossed(r, $1, @2, $2, $3); }
+
+side:
+  expr
+| '(' expr ',' expr ')' { $$ = term_pair(r, @$, $2, $4); }
 
 phase_word: "cycle" { $$ = WORD_CYCLE; } | "block" { $$ = WORD_BLOCK; }
           | "branch" { $$ = WORD_BRANCH; } | "kv" { $$ = WORD_KV; }

@@ -28,6 +28,25 @@ typedef enum dil_combine {
   DIL_COMBINE_SOFTMAX, DIL_COMBINE_UNION, DIL_COMBINE_MEAN, DIL_COMBINE_SUM
 } dil_combine;
 
+enum { DIL_GRID_AXES = 3 };
+
+/* Positions as cells of a grid: axis 0 is the slowest, the last one is x. */
+typedef struct dil_grid {
+  int32_t axes;                   /* 2 or 3; 0: positions have no grid */
+  int64_t extent[DIL_GRID_AXES];  /* extent[0] 0: M over the others */
+} dil_grid;
+
+/* Positions that fill the first extent once; 0: there is no grid. */
+static inline int64_t dil_grid_plane(const dil_grid *g) {
+  int64_t plane = g->axes > 0;
+  for (int32_t a = 1; a < g->axes; a++) plane *= g->extent[a];
+  return plane;
+}
+/* All positions; 0: the first extent is any, or there is no grid. */
+static inline int64_t dil_grid_cells(const dil_grid *g) {
+  return g->axes ? g->extent[0] * dil_grid_plane(g) : 0;
+}
+
 typedef struct dil_branch {
   int64_t segment;      /* positions; 0: one segment that holds all */
   int64_t dilation;
@@ -134,6 +153,7 @@ typedef struct dil_table {
   uint64_t sink_branches;   /* branches with sinks of their own */
   bool lse_allowed;
   int32_t made_count;       /* tables made of lists: they follow the inputs */
+  dil_grid grid;
   const dil_branch *branches;
   const dil_pass *passes;
   const dil_predicate *predicates;

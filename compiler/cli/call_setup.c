@@ -2,6 +2,7 @@
  * Out: a dil_call whose sizes agree, or a message that names the two sources of
  * sizes that disagree. See call_setup.h. */
 #include "call_setup.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/documents.h"
 #include "runtime/base/status.h"
 #include <math.h>
@@ -61,6 +62,24 @@ static dil_status claim_options(call_setup *b) {
   return status;
 }
 
+/* A grid has as many queries and keys as cells; of a first extent that is any,
+ * about `seq`. */
+static dil_status claim_grid(call_setup *b, int64_t seq) {
+  const grid *g = &b->pattern->grid;
+  int64_t cells = dil_grid_cells(g), plane = dil_grid_plane(g);
+  if (!g->axes) return DIL_OK;
+  if (!cells && b->claimed[CALL_N] && b->size[CALL_N] % plane)
+    return dil_fail(DIL_INPUT, "%s has %lld queries, but the grid of pattern "
+                    "'%s' has a multiple of %lld cells", b->claimed[CALL_N],
+                    (long long)b->size[CALL_N], b->pattern->name,
+                    (long long)plane);
+  if (!cells && b->claimed[CALL_N]) cells = b->size[CALL_N];
+  if (!cells && seq > 0) cells = round_up(seq, plane);
+  if (!cells) return DIL_OK;
+  dil_status status = call_claim_size(b, CALL_N, cells, "the grid");
+  return status ? status : call_claim_size(b, CALL_M, cells, "the grid");
+}
+
 /* Defaults: one batch row, `seq` queries, as many keys as queries. */
 static dil_status default_sizes(call_setup *b, int64_t seq) {
   if (!b->claimed[CALL_N] && seq < 0)
@@ -92,6 +111,7 @@ static void shape_call(call_setup *b) {
 
 dil_status call_setup_sizes(call_setup *b, int64_t seq) {
   dil_status status = claim_options(b);
+  if (!status) status = claim_grid(b, seq);
   if (!status) status = default_sizes(b, seq);
   if (!status) shape_call(b);
   return status;

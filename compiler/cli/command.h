@@ -79,7 +79,7 @@ typedef struct options {
   const char *library, *name, *depend_file, *max_size;
   settings define, input, grad;
   sets force, emit, dtype;
-  int64_t seq, keys, batch, head, threads, repeat, every, stream;
+  int64_t seq, keys, batch, head, query, threads, repeat, every, stream;
   int64_t heads, kv_heads, head_dim, value_dim;
   uint32_t random;
   uint64_t seed;

@@ -61,6 +61,16 @@ static dil_status write_picture(arena *a, const show_mask *mask,
   return status;
 }
 
+/* Of a grid: --query, or the cell in the middle of every axis. */
+static int64_t query_shown(const options *o, const call_setup *b) {
+  const grid *g = &b->pattern->grid;
+  int64_t query = 0;
+  if (o->seen[OPTION_QUERY]) return o->query;
+  for (int32_t axis = 0; axis < g->axes; axis++)
+    query += grid_extent(g, axis, b->size[CALL_M]) / 2 * grid_stride(g, axis);
+  return query;
+}
+
 static dil_status show_pattern(arena *a, const options *o, call_setup *b) {
   int32_t which = o->out ? find_form(o->out) : 0;
   if (which < 0)
@@ -69,9 +79,13 @@ static dil_status show_pattern(arena *a, const options *o, call_setup *b) {
   show_mask mask;
   expr_point point = call_setup_point(b, 0);
   int32_t limit = o->out ? forms[which].limit : terminal_limit();
+  int64_t M = b->size[CALL_M];
   dil_status status =
-      show_mask_make(a, b->pattern, o->head, b->size[CALL_N], b->size[CALL_M],
-                     limit, &point, b->threads, &mask);
+      b->pattern->grid.axes
+          ? show_grid_make(a, b->pattern, o->head, query_shown(o, b), M, limit,
+                           &point, b->threads, &mask)
+          : show_mask_make(a, b->pattern, o->head, b->size[CALL_N], M, limit,
+                           &point, b->threads, &mask);
   if (status) return status;
   if (o->out) return write_picture(a, &mask, o->out, forms[which].form);
   show_text(a, &mask, wants_colours(), stdout);

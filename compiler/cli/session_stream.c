@@ -10,6 +10,9 @@ static dil_status check_stream_options(const compilation *c) {
   if (c->topology)
     return dil_fail(DIL_USAGE, "--stream is for one device, topology '%s' has "
                     "%lld", c->topology->name, (long long)c->topology->devices);
+  if (c->pattern->grid.axes)
+    return dil_fail(DIL_USAGE, "--stream: pattern '%s' has a grid, which runs "
+                    "as a whole", c->pattern->name);
   return DIL_OK;
 }
 

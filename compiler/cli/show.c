@@ -91,7 +91,9 @@ static void judge_cell(const sampler *s, int32_t row, int32_t column,
       choose_points(m->M, m->columns, column, (uint64_t)row * 2 + 1, j);
   for (int32_t r = 0; r < rows; r++)
     for (int32_t c = 0; c < columns; c++) {
-      int32_t found = count_hits(s, n[r] + m->M - m->N, j[c], hits);
+      bool all = m->query < 0;
+      int64_t t = all ? n[r] + m->M - m->N : m->query;
+      int32_t found = count_hits(s, t, all ? j[c] : n[r] * m->M + j[c], hits);
       reach += found > 0;
       overlap += found > 1;
     }
@@ -134,9 +136,8 @@ static int32_t smaller_length(int64_t length, int32_t limit) {
   return length < limit ? (int32_t)length : limit;
 }
 
-dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
-                          int64_t M, int32_t limit, const expr_point *point,
-                          dil_threads *threads, show_mask *mask) {
+static dil_status check_shown(const pattern *p, int64_t head, int64_t N,
+                              int64_t M) {
   if (N < 1 || M < 1)
     return dil_fail(DIL_USAGE,
                     "there is nothing to show with %lld queries "
@@ -145,14 +146,16 @@ dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
   if (head < 0 || head >= p->heads)
     return dil_fail(DIL_USAGE, "pattern '%s' has heads 0..%lld, not %lld",
                     p->name, (long long)p->heads - 1, (long long)head);
-  int32_t rows = smaller_length(N, limit), columns = smaller_length(M, limit);
-  *mask = (show_mask){.pattern = p,
-                      .head = head,
-                      .N = N,
-                      .M = M,
-                      .rows = rows,
-                      .columns = columns};
-  mask->cell = ARENA_ARRAY(a, show_cell, (int64_t)rows * columns);
+  return DIL_OK;
+}
+
+/* Judges the cells of a mask whose lengths are known. */
+static dil_status fill_cells(arena *a, int32_t limit, const expr_point *point,
+                             dil_threads *threads, show_mask *mask) {
+  const pattern *p = mask->pattern;
+  int32_t rows = mask->rows = smaller_length(mask->N, limit);
+  mask->columns = smaller_length(mask->M, limit);
+  mask->cell = ARENA_ARRAY(a, show_cell, (int64_t)rows * mask->columns);
   sampler s = {mask, point,
                ARENA_ARRAY(a, double, (int64_t)rows *(p->branch_count + 2))};
   dil_status status = DIL_OK;
@@ -164,6 +167,28 @@ dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
   sum_tallies(a, &s);
   note_shown(a, mask);
   return DIL_OK;
+}
+
+dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
+                          int64_t M, int32_t limit, const expr_point *point,
+                          dil_threads *threads, show_mask *mask) {
+  dil_status status = check_shown(p, head, N, M);
+  *mask = (show_mask){.pattern = p, .head = head, .N = N, .M = M, .query = -1};
+  return status ? status : fill_cells(a, limit, point, threads, mask);
+}
+
+dil_status show_grid_make(arena *a, const pattern *p, int64_t head,
+                          int64_t query, int64_t M, int32_t limit,
+                          const expr_point *point, dil_threads *threads,
+                          show_mask *mask) {
+  int64_t across = p->grid.extent[p->grid.axes - 1];
+  dil_status status = check_shown(p, head, M, M);
+  if (!status && (query < 0 || query >= M))
+    status = dil_fail(DIL_USAGE, "the grid has cells 0..%lld, not %lld",
+                      (long long)M - 1, (long long)query);
+  *mask = (show_mask){.pattern = p, .head = head, .N = M / across, .M = across,
+                      .query = query};
+  return status ? status : fill_cells(a, limit, point, threads, mask);
 }
 
 /* ---- words and colours --------------------------------------------------- */
@@ -206,8 +231,13 @@ static char *window_text(arena *a, const branch *b) {
 char *show_branch_text(arena *a, const pattern *p, int32_t index,
                        int64_t head) {
   const branch *b = &p->branch[index];
+  bool masked = b->mask_count > b->reach.mask_count || b->keeps[0].count ||
+                b->keeps[1].count;
   char *name = b->name ? arena_print(a, "%s", b->name)
                        : arena_print(a, "branch %d", index);
+  if (p->grid.axes)
+    return arena_print(a, "%s: %s%s", name, pattern_reach_text(a, p, index),
+                       masked ? ", masked" : "");
   char *segment = b->segment
                       ? arena_print(a, "segment %lld", (long long)b->segment)
                       : "whole sequence";
@@ -215,10 +245,22 @@ char *show_branch_text(arena *a, const pattern *p, int32_t index,
                        ? arena_print(a, ", dilation %lld, phase %d",
                                      (long long)b->dilation, b->phase[head])
                        : "";
-  bool masked = b->mask_count || b->keeps[0].count || b->keeps[1].count;
   return arena_print(a, "%s: %s%s%s%s%s", name, segment, dilation,
                      window_text(a, b), b->causal ? ", causal" : "",
                      masked ? ", masked" : "");
+}
+
+char *show_query_text(arena *a, const show_mask *m) {
+  const grid *g = &m->pattern->grid;
+  char *cell = "";
+  int64_t rest = m->query;
+  for (int32_t axis = 0; axis < g->axes; axis++) {
+    int64_t stride = grid_stride(g, axis);
+    cell = arena_print(a, "%s%s%lld", cell, axis ? ", " : "",
+                       (long long)(rest / stride));
+    rest %= stride;
+  }
+  return arena_print(a, "the keys of query (%s)", cell);
 }
 
 /* ---- text ---------------------------------------------------------------- */
@@ -260,9 +302,13 @@ static void print_legend(arena *a, const show_mask *m, const char *letters,
 
 void show_text(arena *a, const show_mask *m, bool colours, FILE *out) {
   const char *letters = letters_of(a, m->pattern);
-  fprintf(out, "%s, head %lld: %lld queries (down) by %lld keys (across)\n",
-          m->pattern->name, (long long)m->head, (long long)m->N,
-          (long long)m->M);
+  fprintf(out, "%s, head %lld: ", m->pattern->name, (long long)m->head);
+  if (m->query < 0)
+    fprintf(out, "%lld queries (down) by %lld keys (across)\n",
+            (long long)m->N, (long long)m->M);
+  else
+    fprintf(out, "%s in a grid of %lld by %lld cells\n",
+            show_query_text(a, m), (long long)m->N, (long long)m->M);
   for (int32_t r = 0; r < m->rows; r++) {
     fputs("  ", out);
     for (int32_t c = 0; c < m->columns; c++) {
@@ -277,9 +323,9 @@ void show_text(arena *a, const show_mask *m, bool colours, FILE *out) {
   double high = (double)m->N / m->rows, wide = (double)m->M / m->columns;
   if (high > 1 || wide > 1)
     fprintf(out,
-            "  a character is %.4g by %.4g pairs%s; it names the branch with "
+            "  a character is %.4g by %.4g %s%s; it names the branch with "
             "most of them\n",
-            high, wide,
+            high, wide, m->query < 0 ? "pairs" : "cells",
             high > POINTS || wide > POINTS ? ", of which some are looked at"
                                            : "");
   print_legend(a, m, letters, colours, out);

@@ -17,9 +17,12 @@ typedef struct show_cell {
                      where it is most of what is reached */
 } show_cell;
 
+/* Of a pattern with a grid, the cells that one query sees: N is then rows of
+ * the grid, planes one under the other, and M their cells. */
 typedef struct show_mask {
   const pattern *pattern;
   int64_t head, N, M;
+  int64_t query;         /* -1: all queries (down) by all keys (across) */
   int32_t rows, columns; /* cells; a cell is N / rows by M / columns pairs */
   show_cell *cell;       /* [rows][columns] */
   bool *shown;           /* by show_cell.branch: some cell has it */
@@ -32,6 +35,13 @@ typedef struct show_mask {
 dil_status show_mask_make(arena *a, const pattern *p, int64_t head, int64_t N,
                           int64_t M, int32_t limit, const expr_point *point,
                           dil_threads *threads, show_mask *mask);
+/* The same for the keys of one query in the grid of the pattern. */
+dil_status show_grid_make(arena *a, const pattern *p, int64_t head,
+                          int64_t query, int64_t M, int32_t limit,
+                          const expr_point *point, dil_threads *threads,
+                          show_mask *mask);
+/* "the 168 keys of query (63, 64)", of a mask with a query. */
+char *show_query_text(arena *a, const show_mask *mask);
 /* "near: segment 2048, dilation 2, phase 1" */
 char *show_branch_text(arena *a, const pattern *p, int32_t index, int64_t head);
 bool show_serves(const pattern *p, int32_t index, int64_t head);

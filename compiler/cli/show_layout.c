@@ -134,6 +134,7 @@ static void draw_axis(arena *a, const show_layout *l, show_canvas *canvas,
 
 static void draw_frame(const show_layout *l, show_canvas *canvas, double left,
                        double top) {
+  bool cells = l->mask->query >= 0;
   double em = text_size(l), line = fmax(1, floor(em / 12));
   double width = l->mask->columns * l->scale, height = l->mask->rows * l->scale;
   canvas->box(canvas, left - line, top - line, width + 2 * line, line, FRAME);
@@ -141,8 +142,9 @@ static void draw_frame(const show_layout *l, show_canvas *canvas, double left,
   canvas->box(canvas, left - line, top, line, height, FRAME);
   canvas->box(canvas, left + width, top, line, height, FRAME);
   canvas->text(canvas, left + width / 2, top + height + em * 3.4, em,
-               SHOW_MIDDLE, false, INK, "key position");
+               SHOW_MIDDLE, false, INK, cells ? "x" : "key position");
   const char *rows = l->mask->N == l->mask->M ? "query position" : "query row";
+  if (cells) rows = l->mask->pattern->grid.axes == 2 ? "y" : "z, y";
   if (height > em * 10)
     canvas->text(canvas, em * 1.5, top + height / 2, em, SHOW_MIDDLE, true,
                  INK, rows);
@@ -157,6 +159,12 @@ static void draw_title(arena *a, const show_layout *l, show_canvas *canvas,
   canvas->text(canvas, left, em * 2.1, em * 1.6, SHOW_LEFT, false, INK,
                arena_print(a, "%s, head %lld of %lld", m->pattern->name,
                            (long long)m->head, (long long)m->pattern->heads));
+  if (m->query >= 0) {
+    canvas->text(canvas, left, em * 3.9, em, SHOW_LEFT, false, FAINT,
+                 arena_print(a, "%s, %.3g %% of the grid",
+                             show_query_text(a, m), 100 * m->reach));
+    return;
+  }
   canvas->text(
       canvas, left, em * 3.9, em, SHOW_LEFT, false, FAINT,
       arena_print(a,

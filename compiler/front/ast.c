@@ -82,6 +82,18 @@ term *term_apply(ast_reader *r, span at, term_kind kind, term *name,
   return t;
 }
 
+term *term_axis(ast_reader *r, span at, const char *name) {
+  ast_expect_axis(r, at, name);
+  return term_name(r, at, name);
+}
+
+term *term_pair(ast_reader *r, span at, term *a, term *b) {
+  term *t = term_new(r, TERM_PAIR, at);
+  term_list both = term_list_add((term_list){0}, a);
+  set_arguments(r, t, term_list_add(both, b));
+  return t;
+}
+
 term *term_group(ast_reader *r, span at, term *inner) {
   inner->at = at;
   set_depth(r, inner, inner->depth + 1);

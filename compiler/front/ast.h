@@ -32,6 +32,7 @@ typedef enum term_kind {
   TERM_INDEX,          /* slope[h] */
   TERM_CALL,           /* abs(i - j) */
   TERM_OPERATOR,       /* a + b, !a, a ? b : c */
+  TERM_PAIR,           /* (6, 0), of a window on an axis of a grid */
 } term_kind;
 
 typedef struct term {
@@ -81,6 +82,7 @@ typedef struct ast_reader {
   int32_t depth;       /* open braces */
   bool panic;          /* dropping tokens after an error, see dil.y */
   int32_t panic_depth;
+  bool begins, ended;  /* the token begins a statement; it ends one */
   bool stop;           /* nested too deep, too many errors: no more is read */
   statement *items;    /* the result */
 } ast_reader;
@@ -97,6 +99,10 @@ term *term_operator(ast_reader *r, span at, expr_op op, term *a, term *b,
 /* name(args) or name[args] */
 term *term_apply(ast_reader *r, span at, term_kind kind, term *name,
                  term_list args);
+/* An axis of a grid, x, y or z; reports other names. */
+term *term_axis(ast_reader *r, span at, const char *name);
+/* (a, b) */
+term *term_pair(ast_reader *r, span at, term *a, term *b);
 /* A term in parentheses is one level deeper. */
 term *term_group(ast_reader *r, span at, term *inner);
 term_list term_list_add(term_list list, term *t);
@@ -111,6 +117,10 @@ statement_list statement_list_add(statement_list list, statement *s);
 void ast_unexpected(ast_reader *r, span at, const char *got,
                     const char *const *expected, int32_t count);
 void ast_too_deep(ast_reader *r, span at);
+/* Reports a name that is not the `x` between the extents of a grid, or none of
+ * its axes. */
+void ast_expect_axis(ast_reader *r, span at, const char *name);
+void ast_expect_by(ast_reader *r, span at, const char *name);
 /* A hint for a word of another language or library; NULL: it is none. */
 const char *ast_habit(const char *text);
 /* Scanner errors: the bytes at `at` are no token. */

@@ -242,6 +242,22 @@ void ast_unexpected(ast_reader *r, span at, const char *got,
                 expected_list(r, list, kept), quote_token(r, at));
 }
 
+void ast_expect_by(ast_reader *r, span at, const char *name) {
+  if (strcmp(name, "x") == 0) return;
+  diag_report(r->diag, SEVERITY_ERROR, at,
+              "`x` stands between the extents of a grid, and ';' ends a "
+              "statement",
+              "expected 'x' or ';', got '%s'", name);
+}
+
+void ast_expect_axis(ast_reader *r, span at, const char *name) {
+  const char *hint = ast_habit(name);
+  if (strlen(name) == 1 && strchr("xyz", *name)) return;
+  diag_report(r->diag, SEVERITY_ERROR, at,
+              hint ? hint : "`causal y, x;` names axes of a grid",
+              "expected ';' before '%s'", name);
+}
+
 void ast_too_deep(ast_reader *r, span at) {
   if (r->stop) return;
   r->stop = true;
@@ -268,7 +284,11 @@ void ast_bad_number(ast_reader *r, span at) {
   size_t length = (size_t)(at.end - at.start);
   bool point = memchr(text, '.', length) != NULL;
   bool spaced = memchr(text, '_', length) || text[1] == 'x' || text[1] == 'X';
-  const char *hint = point    ? "a float has a digit on both sides of the point"
+  const char *x = memchr(text + 1, 'x', length - 1);
+  bool product = x && x < text + length - 1 && x[1] >= '0' && x[1] <= '9' &&
+                 text[0] != '0';
+  const char *hint = product  ? "blanks stand round the `x` of extents"
+                     : point  ? "a float has a digit on both sides of the point"
                      : spaced ? "a number is of the digits 0 to 9 alone"
                               : "a product is written with *";
   diag_report(r->diag, SEVERITY_ERROR, at, hint, "%s is not a number",
@@ -315,5 +335,7 @@ const char *ast_name(ast_reader *r, span at, word *keyword) {
   *keyword = WORD_NONE;
   for (word w = 1; w < WORD_COUNT; w++)
     if (!strcmp(name, word_text(w))) *keyword = w;
+  bool late = *keyword == WORD_GRID || *keyword == WORD_NEIGHBORHOOD;
+  if (late && !r->begins) *keyword = WORD_NONE;
   return name;
 }

@@ -10,6 +10,7 @@ static void print_term(const term *t, FILE *out) {
   case TERM_NAME: fputs(t->name, out); return;
   case TERM_INDEX: fprintf(out, "([] %s", t->name); break;
   case TERM_CALL: fprintf(out, "(%s", t->name); break;
+  case TERM_PAIR: fputs("(,", out); break;
   case TERM_OPERATOR: fprintf(out, "(%s", expr_op_text(t->op)); break;
   }
   for (const term *arg = t->first; arg; arg = arg->next) {

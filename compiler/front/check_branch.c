@@ -13,7 +13,7 @@
 /* The masks, scores and keeps of one level, for one block size. */
 typedef struct keep_level {
   bool checked;
-  int64_t block, query_block;
+  int64_t block, query_block, cell[GRID_AXES];
   int32_t mask_count, score_count;
   expr **mask, **score;
   keeps keeps;
@@ -83,6 +83,7 @@ static keep_level check_level(const scope *s, pattern *p,
   scope score = scope_at(s, CONTEXT_SCORE, "score");
   keep_level l = {.checked = true, .block = s->block,
                   .query_block = s->query_block};
+  memcpy(l.cell, s->cell, sizeof s->cell);
   l.mask = ARENA_ARRAY(a, expr *, count_statements(block, WORD_MASK));
   l.score = ARENA_ARRAY(a, expr *, count_statements(block, WORD_SCORE));
   l.keeps.keep = ARENA_ARRAY(a, keep, count_statements(block, WORD_KEEP));
@@ -94,8 +95,10 @@ static keep_level check_level(const scope *s, pattern *p,
     if (given->word == WORD_KEEP)
       check_keep(s, p, given, &l.keeps.keep[l.keeps.count++]);
   }
-  if (l.keeps.count) l.keeps.block = s->block;
-  if (l.keeps.count) l.keeps.query_block = s->query_block;
+  if (!l.keeps.count) return l;
+  l.keeps.block = s->block;
+  l.keeps.query_block = s->query_block;
+  memcpy(l.keeps.cell, s->cell, sizeof s->cell);
   return l;
 }
 
@@ -112,7 +115,8 @@ static expr **join_exprs(arena *a, expr **first, int32_t first_count,
 static void set_levels(builder *w, branch *b, const scope *s,
                        const statement *block) {
   if (!w->inherited.checked || w->inherited.block != s->block ||
-      w->inherited.query_block != s->query_block)
+      w->inherited.query_block != s->query_block ||
+      memcmp(w->inherited.cell, s->cell, sizeof s->cell) != 0)
     w->inherited = check_level(s, w->pattern, w->block);
   keep_level over = w->inherited, own = check_level(s, w->pattern, block);
   b->mask_count = over.mask_count + own.mask_count;
@@ -140,7 +144,7 @@ expr **check_sinks(const scope *s, const statement *block, int32_t *count) {
 
 /* ---- window -------------------------------------------------------------- */
 
-static int64_t check_window_bound(const scope *s, const term *t) {
+int64_t check_window_bound(const scope *s, const term *t) {
   scope inner = scope_at(s, CONTEXT_CONSTANT, "a window bound");
   operand o = check_term(&inner, t);
   bool endless = o.type == TYPE_F32 && o.real == INFINITY;
@@ -258,11 +262,15 @@ static void branch_finish(builder *w, branch *b, const statement *block,
                           const clauses *own, int32_t index) {
   scope s = branch_scope(w, own->of[WORD_BLOCK]);
   const statement *phase = own->of[WORD_PHASE];
-  b->causal = w->own->of[WORD_CAUSAL] || own->of[WORD_CAUSAL];
   b->left = b->right = DIL_ENDLESS;
-  narrow_window(&s, w->own->of[WORD_WINDOW], b);
-  narrow_window(&s, own->of[WORD_WINDOW], b);
   set_levels(w, b, &s, block);
+  if (s.grid) {
+    if (check_reach(&s, w->own, own, b)) grid_spell(&s, b);
+  } else {
+    b->causal = w->own->of[WORD_CAUSAL] || own->of[WORD_CAUSAL];
+    narrow_window(&s, w->own->of[WORD_WINDOW], b);
+    narrow_window(&s, own->of[WORD_WINDOW], b);
+  }
   b->sink = check_sinks(&s, block, &b->sink_count);
   if (!phase) phase = w->own->of[WORD_PHASE];
   w->each[index] = check_says_each(w->c, phase);
@@ -290,7 +298,9 @@ static void check_branch(builder *w, const statement *given, branch *b,
   b->at = given->name ? given->name_at : given->at;
   check_branch_name(w, given, index);
   if (segment) check_segment(w->sizes, argument(segment, 0), b);
-  if (dilation) check_dilation(w->sizes, argument(dilation, 0), b);
+  check_beside_grid(w->sizes, given->child, false);
+  if (dilation && dilation->choice != WORD_GRID)
+    check_dilation(w->sizes, argument(dilation, 0), b);
   check_head_range(w->sizes, range, b);
   if (range && w->own->of[WORD_SPLIT])
     check_error(w->c, range->at, "`heads split` deals the heads out by itself",

@@ -12,6 +12,7 @@ typedef enum builtin_kind {
   BUILTIN_SIZE,    /* a constant of the pattern */
   BUILTIN_BLOCK,   /* made of i, j or M and the block size */
   BUILTIN_ROW,     /* made of i, M and N */
+  BUILTIN_CELL,    /* a coordinate of i or j in a grid */
   BUILTIN_INFINITY,
 } builtin_kind;
 
@@ -60,6 +61,12 @@ static const struct builtin {
     {"D", BUILTIN_SIZE, EXPR_INT, CONTEXT_INSIDE, only_patterns, true},
     {"inf", BUILTIN_INFINITY, EXPR_REAL, ~0u, NULL, true},
     {"row", BUILTIN_ROW, EXPR_I_, CONTEXT_ROW, only_rows, false},
+    {"iz", BUILTIN_CELL, EXPR_I_, CONTEXT_ROW, only_rows, false},
+    {"iy", BUILTIN_CELL, EXPR_I_, CONTEXT_ROW, only_rows, false},
+    {"ix", BUILTIN_CELL, EXPR_I_, CONTEXT_ROW, only_rows, false},
+    {"jz", BUILTIN_CELL, EXPR_J_, CONTEXT_PAIR, only_pairs, false},
+    {"jy", BUILTIN_CELL, EXPR_J_, CONTEXT_PAIR, only_pairs, false},
+    {"jx", BUILTIN_CELL, EXPR_J_, CONTEXT_PAIR, only_pairs, false},
 };
 enum { BUILTIN_COUNT = sizeof builtins / sizeof *builtins };
 
@@ -101,8 +108,8 @@ static operand size_operand(const scope *s, span at, const char *user,
   return operand_wrong(at);
 }
 
-static operand apply_two(const scope *s, span at, expr_op op, operand a,
-                         operand b) {
+operand operand_apply_two(const scope *s, span at, expr_op op, operand a,
+                          operand b) {
   return operand_apply(s, at, op, (operand[]){a, b}, 2);
 }
 
@@ -112,19 +119,36 @@ static operand block_operand(const scope *s, span at, const char *name) {
   operand size = size_operand(s, at, name, query ? "SQ" : "S");
   operand x = operand_leaf(s, at, builtin_find(name)->op, TYPE_I32);
   if (size.wrong) return size;
+  if (s->cell[0] && name[0] == 'n') return grid_blocks(s, at);
+  if (s->cell[0]) return grid_block(s, at, builtin_find(name)->op);
   if (name[0] == 'n')
-    x = apply_two(s, at, EXPR_ADD, x, operand_integer(at, size.integer - 1));
-  return apply_two(s, at, EXPR_DIV, x, size);
+    x = operand_apply_two(s, at, EXPR_ADD, x,
+                          operand_integer(at, size.integer - 1));
+  return operand_apply_two(s, at, EXPR_DIV, x, size);
 }
 
 /* row = i - (M - N): bounds, loops and printers know all three, and where
  * `lengths` are given M is that of the batch row, as it is for i. */
 static operand row_operand(const scope *s, span at) {
   operand first =
-      apply_two(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_M_, TYPE_I32),
+      operand_apply_two(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_M_, TYPE_I32),
                 operand_leaf(s, at, EXPR_N_, TYPE_I32));
-  return apply_two(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_I_, TYPE_I32),
+  return operand_apply_two(s, at, EXPR_SUB, operand_leaf(s, at, EXPR_I_, TYPE_I32),
                    first);
+}
+
+/* iy of `grid 128 x 128;`: the name's second letter is the axis. */
+static operand cell_operand(const scope *s, const term *t, expr_op position) {
+  int32_t back = t->name[1] == 'x' ? 0 : t->name[1] == 'y' ? 1 : 2;
+  if (s->grid && s->grid->axes > back)
+    return grid_coordinate(s, t->at, position, s->grid->axes - 1 - back);
+  check_error(s->c, t->at,
+              s->grid ? "`grid 30 x 48 x 80;` has three axes"
+                      : "`grid 128 x 128;` says that positions are cells",
+              s->grid ? "'%s' needs a grid of three axes"
+                      : "'%s' needs a grid",
+              t->name);
+  return operand_wrong(t->at);
 }
 
 bool builtin_name(const scope *s, const term *t, operand *result) {
@@ -150,6 +174,7 @@ bool builtin_name(const scope *s, const term *t, operand *result) {
   case BUILTIN_SIZE: *result = size_operand(s, t->at, b->name, b->name); break;
   case BUILTIN_BLOCK: *result = block_operand(s, t->at, b->name); break;
   case BUILTIN_ROW: *result = row_operand(s, t->at); break;
+  case BUILTIN_CELL: *result = cell_operand(s, t, b->op); break;
   case BUILTIN_INFINITY:
     *result = (operand){.known = true, .type = TYPE_F32, .at = t->at,
                         .real = INFINITY};
@@ -161,7 +186,7 @@ bool builtin_name(const scope *s, const term *t, operand *result) {
 /* ---- predicates ---------------------------------------------------------- */
 
 static operand block_distance(const scope *s, span at) {
-  operand apart = apply_two(s, at, EXPR_SUB, block_operand(s, at, "bi"),
+  operand apart = operand_apply_two(s, at, EXPR_SUB, block_operand(s, at, "bi"),
                             block_operand(s, at, "bj"));
   return operand_apply(s, at, EXPR_ABS, &apart, 1);
 }
@@ -170,26 +195,26 @@ static operand block_distance(const scope *s, span at) {
 static operand predicate_local(const scope *s, span at, const operand *arg,
                                int32_t count) {
   (void)count;
-  return apply_two(s, at, EXPR_LE, block_distance(s, at), arg[0]);
+  return operand_apply_two(s, at, EXPR_LE, block_distance(s, at), arg[0]);
 }
 
 /* global(G): bi < G || bj < G */
 static operand predicate_global(const scope *s, span at, const operand *arg,
                                 int32_t count) {
   (void)count;
-  return apply_two(
+  return operand_apply_two(
       s, at, EXPR_OR,
-      apply_two(s, at, EXPR_LT, block_operand(s, at, "bi"), arg[0]),
-      apply_two(s, at, EXPR_LT, block_operand(s, at, "bj"), arg[0]));
+      operand_apply_two(s, at, EXPR_LT, block_operand(s, at, "bi"), arg[0]),
+      operand_apply_two(s, at, EXPR_LT, block_operand(s, at, "bj"), arg[0]));
 }
 
 /* strided(K): bj % K == 0 */
 static operand predicate_strided(const scope *s, span at, const operand *arg,
                                  int32_t count) {
   (void)count;
-  return apply_two(
+  return operand_apply_two(
       s, at, EXPR_EQ,
-      apply_two(s, at, EXPR_MOD, block_operand(s, at, "bj"), arg[0]),
+      operand_apply_two(s, at, EXPR_MOD, block_operand(s, at, "bj"), arg[0]),
       operand_integer(at, 0));
 }
 
@@ -201,10 +226,10 @@ static operand predicate_random(const scope *s, span at, const operand *arg,
                       block_operand(s, at, "bi"), block_operand(s, at, "bj"),
                       arg[1]};
   operand all = operand_integer(at, 10000);
-  return apply_two(s, at, EXPR_LT,
-                   apply_two(s, at, EXPR_MOD,
+  return operand_apply_two(s, at, EXPR_LT,
+                   operand_apply_two(s, at, EXPR_MOD,
                              operand_apply(s, at, EXPR_HASH, hashed, 4), all),
-                   apply_two(s, at, EXPR_MUL, arg[0], all));
+                   operand_apply_two(s, at, EXPR_MUL, arg[0], all));
 }
 
 /* hierarchical(s1, w1, s2, w2, ...): bi % s == 0 && abs(bi - bj) <= w, or'ed
@@ -214,12 +239,12 @@ static operand predicate_hierarchical(const scope *s, span at,
   operand any = operand_wrong(at);
   for (int32_t k = 0; k < count; k += 2) {
     operand rest =
-        apply_two(s, at, EXPR_MOD, block_operand(s, at, "bi"), arg[k]);
+        operand_apply_two(s, at, EXPR_MOD, block_operand(s, at, "bi"), arg[k]);
     operand level =
-        apply_two(s, at, EXPR_AND,
-                  apply_two(s, at, EXPR_EQ, rest, operand_integer(at, 0)),
-                  apply_two(s, at, EXPR_LE, block_distance(s, at), arg[k + 1]));
-    any = k ? apply_two(s, at, EXPR_OR, any, level) : level;
+        operand_apply_two(s, at, EXPR_AND,
+                  operand_apply_two(s, at, EXPR_EQ, rest, operand_integer(at, 0)),
+                  operand_apply_two(s, at, EXPR_LE, block_distance(s, at), arg[k + 1]));
+    any = k ? operand_apply_two(s, at, EXPR_OR, any, level) : level;
   }
   return any;
 }

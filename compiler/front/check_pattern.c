@@ -94,20 +94,6 @@ static void check_head_dim(scope *s, pattern *p, const statement *dim) {
   if (s->head_dim == SIZE_UNKNOWN) s->head_dim = SIZE_WRONG;
 }
 
-void check_block(scope *s, const statement *block) {
-  s->block = s->query_block = SIZE_UNKNOWN;
-  if (!block) return;
-  scope inner = scope_at(s, CONTEXT_CONSTANT, "block");
-  const term *keys = argument(block, block->args.count > 1);
-  if (!check_count(&inner, keys, 1, COUNT_MAX, NULL, &s->block))
-    s->block = SIZE_WRONG;
-  s->query_block = s->block;
-  if (block->args.count > 1 &&
-      !check_count(&inner, argument(block, 0), 1, COUNT_MAX, NULL,
-                   &s->query_block))
-    s->query_block = SIZE_WRONG;
-}
-
 /* ---- numbers and words --------------------------------------------------- */
 
 static void check_scale(const scope *s, pattern *p, const statement *scale) {
@@ -292,6 +278,8 @@ pattern *check_pattern(checker *c, const statement *s) {
   scope sizes = {.c = c, .pattern = p};
   check_heads(&sizes, own.of[WORD_HEADS]);
   check_head_dim(&sizes, p, own.of[WORD_HEAD_DIM]);
+  check_grid(&sizes, p, own.of[WORD_GRID]);
+  check_beside_grid(&sizes, s->child, true);
   check_block(&sizes, own.of[WORD_BLOCK]);
   p->heads = sizes.heads;
   p->kv_heads = sizes.kv_heads;

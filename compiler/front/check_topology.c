@@ -165,6 +165,14 @@ void check_share(checker *c, const kernel *k, span at) {
               k->pattern->name, (long long)k->pattern->heads);
 }
 
+static void check_grid_ranks(checker *c, const kernel *k, span at) {
+  if (!k->topology || !k->pattern || !k->pattern->grid.axes) return;
+  if (k->topology->ring > 1)
+    check_error(c, at, "a topology of `heads` or `batch` alone shares it out",
+                "pattern '%s' has a grid, which has no ring",
+                k->pattern->name);
+}
+
 kernel *check_kernel(checker *c, const statement *s) {
   kernel *k = ARENA_NEW(c->arena, kernel);
   k->name = s->name;
@@ -180,6 +188,7 @@ kernel *check_kernel(checker *c, const statement *s) {
     if (part->word != WORD_ON) continue;
     k->topology = symbol_resolve(c, SYMBOL_TOPOLOGY, name, at);
     check_share(c, k, at);
+    check_grid_ranks(c, k, at);
   }
   return k;
 }

@@ -97,6 +97,8 @@ typedef struct scope {
   const char *what;                         /* the statement, for messages */
   int64_t heads, kv_heads, head_dim, block; /* or SIZE_ */
   int64_t query_block;                      /* the block of queries, likewise */
+  const grid *grid;       /* of the pattern; NULL: none */
+  int64_t cell[GRID_AXES]; /* of a block of cells; else 0 */
   const pattern *pattern; /* whose inputs are seen; NULL: none */
   bool whole;             /* inside int(): computed as masks are, everywhere */
 } scope;
@@ -174,8 +176,6 @@ const term *argument(const statement *s, int32_t index);
 pattern *check_pattern(checker *c, const statement *s);
 void check_branches(const scope *s, pattern *p, const statement *block,
                     const clauses *own);
-/* `block S;` or `block SQ, S;`: sets both sizes of the scope. */
-void check_block(scope *s, const statement *block);
 /* check_lists.c: the condition of `keep from`, a table or lists; NULL when
  * wrong. It adds the table that is made of lists to the pattern. */
 expr *check_keep_from(const scope *s, pattern *p, const statement *from,
@@ -185,6 +185,28 @@ void check_made_table(const scope *s, pattern *p, const statement *given);
 /* check_each.c: whether a phase statement, if any, is `phase each`; a let of that
  * name hides the word. */
 bool check_says_each(checker *c, const statement *phase);
+/* check_grid.c: `grid 128 x 128;`. */
+void check_grid(scope *s, pattern *p, const statement *grid);
+/* Reports what cannot stand beside a grid, or without one, in a pattern's
+ * statements (`above`) or in a branch's. */
+void check_beside_grid(const scope *s, const statement *block, bool above);
+/* `block S;`, `block SQ, S;` or `block 4 x 4;`: the sizes of *s. */
+void check_block(scope *s, const statement *block);
+/* The statements of a pattern and of a branch over a grid; false: an error. */
+bool check_reach(const scope *s, const clauses *over, const clauses *own,
+                 branch *b);
+/* check_window_bound is of check_branch.c. */
+int64_t check_window_bound(const scope *s, const term *t);
+/* grid_tree.c: the masks and the window that a branch's reach stands for. */
+void grid_spell(const scope *s, branch *b);
+/* The coordinate of a position, i or j, along an axis. */
+operand grid_coordinate(const scope *s, span at, expr_op position,
+                        int32_t axis);
+/* The block of cells that a position lies in, and the number of blocks. */
+operand grid_block(const scope *s, span at, expr_op position);
+operand grid_blocks(const scope *s, span at);
+operand operand_apply_two(const scope *s, span at, expr_op op, operand a,
+                          operand b);
 /* Puts a branch of each phase in the place of each branch with `phase each`. */
 void check_every_phase(const scope *s, pattern *p, const bool *each, bool split);
 /* The sinks of a block, that of the pattern or of a branch. */

@@ -165,6 +165,7 @@ bool query_selects(const oracle_query *r, int32_t index) {
 oracle_range query_range(const oracle_query *r, int32_t index) {
   const branch *b = &r->pattern->branch[index];
   if (!query_selects(r, index)) return (oracle_range){0, -1, 1};
+  if (r->pattern->grid.axes) return (oracle_range){0, r->M - 1, 1};
   int64_t start = segment_start(r, b), end = r->M, t = r->t;
   if (b->segment > 0 && end - start > b->segment) end = start + b->segment;
   int64_t phase = b->phase[r->h], first = start, last = end - 1;
@@ -181,14 +182,21 @@ static int32_t input_named(const pattern *p, const char *name) {
   return input;
 }
 
+/* The block of `size` positions, or of cells, that position x lies in. */
+static int64_t block_of(const oracle_query *r, const keeps *level, int64_t size,
+                        int64_t x) {
+  return level->cell[0] ? oracle_grid_block(&r->pattern->grid, level->cell, x)
+                        : (x - positive_part(x, size)) / size;
+}
+
 /* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank; of lists
  * an entry of them. */
 static bool is_given(const oracle_query *r, const keeps *level,
                      const keep *one) {
   const pattern *p = r->pattern;
   int32_t input = input_named(p, one->table);
-  int64_t s = level->query_block, i = r->point.i;
-  int64_t bi = (i - positive_part(i, s)) / s, bj = r->point.j / level->block;
+  int64_t bi = block_of(r, level, level->query_block, r->point.i);
+  int64_t bj = block_of(r, level, level->block, r->point.j);
   const int32_t at[DIL_RANK_MAX] = {r->point.b, r->point.h, (int32_t)bi,
                                     (int32_t)bj};
   if (one->cols) {
@@ -213,7 +221,10 @@ static bool is_kept(const oracle_query *r, const keeps *level) {
 /* The conditions of a branch for a key that its geometry reaches. */
 static bool is_allowed(oracle_query *r, const branch *b, int64_t j) {
   r->point.j = (int32_t)j;
-  for (int32_t k = 0; k < b->mask_count; k++)
+  if (r->pattern->grid.axes &&
+      !oracle_grid_sees(&r->pattern->grid, &b->reach, r->M, r->t, j))
+    return false;
+  for (int32_t k = b->reach.mask_count; k < b->mask_count; k++)
     if (expr_eval(b->mask[k], &r->point, false).integer == 0) return false;
   return is_kept(r, &b->keeps[0]) && is_kept(r, &b->keeps[1]);
 }

@@ -63,6 +63,15 @@ double query_dot(oracle_query *r, int64_t j);
 double query_score(oracle_query *r, int32_t index, int64_t j);
 bool query_drops(const oracle_query *r, int64_t j);
 
+/* ---- oracle_grid.c: grids ------------------------------------------------ */
+
+/* Returns whether the reach of a branch lets the cell of position t see that of
+ * position j. */
+bool oracle_grid_sees(const grid *g, const grid_reach *r, int64_t M, int64_t t,
+                      int64_t j);
+/* The number of the block of `size` cells that a position's cell is in. */
+int64_t oracle_grid_block(const grid *g, const int64_t *size, int64_t position);
+
 /* ---- oracle.c: softmaxes of the row -------------------------------------- */
 
 typedef struct oracle_branches {

@@ -245,6 +245,7 @@ const pattern *pattern_normalise(arena *a, const pattern *p) {
     out->branch[b] = p->branch[b];
     any |= raise_sinks(a, out, &out->branch[b]);
   }
+  if (p->grid.axes) return any ? out : p; /* has all that masks could say */
   if (lift_union(a, out)) return out;
   for (int32_t b = 0; b < p->branch_count; b++)
     any |= lift_branch(a, out, &out->branch[b]);

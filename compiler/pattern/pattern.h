@@ -22,9 +22,25 @@ typedef struct keep {
   span at;
 } keep;
 
+enum { GRID_AXES = DIL_GRID_AXES };
+typedef dil_grid grid;
+
+/* What a branch says of a grid's axes. A branch's first masks, `mask_count` of
+ * them, and its window are what this stands for; the oracle does not rely on
+ * them. Distances of a window are in cells, of a neighborhood in cells of the
+ * query's residue. */
+typedef struct grid_reach {
+  int64_t left[GRID_AXES], right[GRID_AXES]; /* DIL_ENDLESS: no bound */
+  int64_t kernel[GRID_AXES];   /* of a neighborhood; DIL_ENDLESS: no bound */
+  int64_t dilation[GRID_AXES];
+  bool causal[GRID_AXES];
+  int32_t mask_count;
+} grid_reach;
+
 typedef struct keeps { /* those of one level: they unite */
   int64_t block;       /* S; 0 when there is none */
   int64_t query_block; /* SQ, which is S unless both are given */
+  int64_t cell[GRID_AXES]; /* of blocks of cells, their extents; else 0 */
   int32_t count;
   keep *keep;
 } keeps;
@@ -42,8 +58,10 @@ typedef struct branch {
   int32_t head_first, head_last; /* inclusive */
   bool causal;
   int64_t left, right;   /* the window; DIL_ENDLESS: no bound. Not yet causal */
+  grid_reach reach;      /* where the pattern has a grid */
   int32_t mask_count, score_count;
-  expr **mask;           /* all must hold; the pattern's first */
+  expr **mask;           /* all must hold; those of reach first, then the
+                          * pattern's */
   expr **score;          /* in order; the pattern's first */
   keeps keeps[2];        /* pattern's and branch's; the two intersect */
   int32_t sink_count;
@@ -70,12 +88,20 @@ typedef struct pattern {
   int32_t sink_count;
   expr **sink;           /* of every row: once under softmax and union, once in
                           * each branch's softmax under mean and sum */
+  grid grid;
   int32_t input_count, branch_count;
   int32_t made_count;    /* tables made of lists: they follow the inputs */
   dil_input input[DIL_INPUT_MAX];
   expr *dimension[DIL_INPUT_MAX][DIL_RANK_MAX];
   branch *branch;
 } pattern;
+
+/* grid.c: positions from a cell to the next along an axis. */
+int64_t grid_stride(const grid *g, int32_t axis);
+/* The extent of an axis where there are M positions. */
+int64_t grid_extent(const grid *g, int32_t axis, int64_t M);
+/* "z", "y" or "x". */
+const char *grid_axis_name(const grid *g, int32_t axis);
 
 bool pattern_same(const pattern *a, const pattern *b);
 /* Returns whether a row has one lse: `softmax`, `union`, or one branch a head.
@@ -94,6 +120,9 @@ bool pattern_has_sinks(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
 /* The same; what it needs meanwhile is taken from the arena. */
 void pattern_print_within(arena *a, const pattern *p, FILE *out);
+/* What a branch says of its grid's axes: "neighborhood 13 x 13, causal y", or
+ * "the whole grid". */
+char *pattern_reach_text(arena *a, const pattern *p, int32_t branch);
 /* The dimensions of input `index`: "B, M". */
 void pattern_print_shape(const pattern *p, int32_t index, FILE *out);
 const char *pattern_combine_text(dil_combine combine);

@@ -6,6 +6,7 @@
 #include "expr_rules.h"
 #include "pattern.h"
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const combine_text[] = {
     [DIL_COMBINE_SOFTMAX] = "softmax",
@@ -92,13 +93,36 @@ static void print_keep(const pattern_printer *p, const keep *k,
   abort();
 }
 
+static void print_bound(const pattern_printer *p, int64_t bound) {
+  if (bound == DIL_ENDLESS)
+    fputs("inf", p->out);
+  else
+    fprintf(p->out, "%lld", (long long)bound);
+}
+
+/* "word 13 x 13;" */
+static void print_extents(const pattern_printer *p, const char *word,
+                          const int64_t *extent) {
+  for (int32_t a = 0; a < p->pattern->grid.axes; a++) {
+    fputs(a ? " x " : word, p->out);
+    print_bound(p, extent[a]);
+  }
+  fputs(";\n", p->out);
+}
+
+static void print_block(const pattern_printer *p, const keeps *level,
+                        const char *indent) {
+  fputs(indent, p->out);
+  if (level->cell[0]) print_extents(p, "block ", level->cell);
+  else if (level->query_block != level->block)
+    fprintf(p->out, "block %lld, %lld;\n", (long long)level->query_block,
+            (long long)level->block);
+  else fprintf(p->out, "block %lld;\n", (long long)level->block);
+}
+
 static void print_level(const pattern_printer *p, const keeps *level,
                         const char *indent) {
-  if (level->block > 0 && level->query_block != level->block)
-    fprintf(p->out, "%sblock %lld, %lld;\n", indent,
-            (long long)level->query_block, (long long)level->block);
-  else if (level->block > 0)
-    fprintf(p->out, "%sblock %lld;\n", indent, (long long)level->block);
+  if (level->block > 0) print_block(p, level, indent);
   for (int32_t k = 0; k < level->count; k++)
     print_keep(p, &level->keep[k], indent);
 }
@@ -108,16 +132,21 @@ static void print_both_levels(const pattern_printer *p, const keeps level[2],
   keep both = {.kind = KEEP_EXPR,
                .condition = joined(p, EXPR_AND, united(p, &level[0]),
                                    united(p, &level[1]))};
-  print_level(p, &(keeps){level[1].block, level[1].query_block, 1, &both},
-              indent);
+  keeps joint = level[1];
+  joint.count = 1;
+  joint.keep = &both;
+  print_level(p, &joint, indent);
 }
 
 static void print_keeps(const pattern_printer *p, const branch *b) {
   const char *indent = "        ";
   const keeps *level = b->keeps;
   if (p->keeps_above) {
-    print_level(p, &(keeps){level[0].block, level[0].query_block, level[1].count,
-                            level[1].keep}, indent);
+    keeps own = level[1];
+    own.block = level[0].block;
+    own.query_block = level[0].query_block;
+    memcpy(own.cell, level[0].cell, sizeof own.cell);
+    print_level(p, &own, indent);
     return;
   }
   if (level[0].count > 0 && level[1].count > 0)
@@ -126,14 +155,81 @@ static void print_keeps(const pattern_printer *p, const branch *b) {
     print_level(p, &level[level[0].count == 0], indent);
 }
 
-/* ---- branches ------------------------------------------------------------ */
+/* ---- grids --------------------------------------------------------------- */
 
-static void print_bound(const pattern_printer *p, int64_t bound) {
-  if (bound == DIL_ENDLESS)
-    fputs("inf", p->out);
-  else
-    fprintf(p->out, "%lld", (long long)bound);
+static bool is_all(const grid *g, const int64_t *number, int64_t each) {
+  for (int32_t a = 0; a < g->axes; a++)
+    if (number[a] != each) return false;
+  return true;
 }
+
+static void print_sides(const pattern_printer *p, const grid_reach *r) {
+  for (int32_t a = 0; a < p->pattern->grid.axes; a++) {
+    fputs(a ? " x (" : "        window (", p->out);
+    print_bound(p, r->left[a]);
+    fputs(", ", p->out);
+    print_bound(p, r->right[a]);
+    fputs(")", p->out);
+  }
+  fputs(";\n", p->out);
+}
+
+static void print_causal_axes(const pattern_printer *p, const grid_reach *r) {
+  const char *before = "        causal ";
+  for (int32_t a = 0; a < p->pattern->grid.axes; a++) {
+    if (!r->causal[a]) continue;
+    fprintf(p->out, "%s%s", before, grid_axis_name(&p->pattern->grid, a));
+    before = ", ";
+  }
+  if (before[0] == ',') fputs(";\n", p->out);
+}
+
+static void print_reach(const pattern_printer *p, const grid_reach *r) {
+  const grid *g = &p->pattern->grid;
+  if (!is_all(g, r->kernel, DIL_ENDLESS))
+    print_extents(p, "        neighborhood ", r->kernel);
+  if (!is_all(g, r->left, DIL_ENDLESS) || !is_all(g, r->right, DIL_ENDLESS))
+    print_sides(p, r);
+  if (!is_all(g, r->dilation, 1))
+    print_extents(p, "        dilation ", r->dilation);
+  print_causal_axes(p, r);
+}
+
+char *pattern_reach_text(arena *a, const pattern *p, int32_t index) {
+  char *text = NULL, *said;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  if (!out) abort();
+  print_reach(&(pattern_printer){.pattern = p, .arena = a, .out = out},
+              &p->branch[index].reach);
+  if (fclose(out)) abort();
+  said = arena_copy(a, text + strspn(text, " "), length - strspn(text, " "));
+  free(text);
+  /* ";\n        " between statements becomes ", ". */
+  char *to = said;
+  for (const char *from = said; *from; from++) {
+    if (*from != ';') {
+      *to++ = *from;
+      continue;
+    }
+    from += strspn(from + 1, "\n ");
+    if (from[1]) *to++ = ',', *to++ = ' ';
+  }
+  *to = 0;
+  return *said ? said : "the whole grid";
+}
+
+static void print_grid(const pattern_printer *p) {
+  const grid *g = &p->pattern->grid;
+  for (int32_t a = 0; a < g->axes; a++) {
+    fputs(a ? " x " : "    grid ", p->out);
+    if (g->extent[a]) print_bound(p, g->extent[a]);
+    else fputs("any", p->out);
+  }
+  if (g->axes) fputs(";\n", p->out);
+}
+
+/* ---- branches ------------------------------------------------------------ */
 
 static void print_window(const pattern_printer *p, const branch *b) {
   if (b->left == DIL_ENDLESS && b->right == DIL_ENDLESS) return;
@@ -162,18 +258,24 @@ static void print_sinks(const pattern_printer *p, expr *const *sink,
   for (int32_t k = 0; k < count; k++) print_expr(p, word, sink[k]);
 }
 
-static void print_branch(const pattern_printer *p, const branch *b) {
-  fprintf(p->out, "    branch %s%s{\n", b->name ? b->name : "",
-          b->name ? " " : "");
+static void print_segment(const pattern_printer *p, const branch *b) {
   if (b->segment > 0)
     fprintf(p->out, "        segment %lld;\n", (long long)b->segment);
   fprintf(p->out, "        dilation %lld;\n", (long long)b->dilation);
   print_phase(p, b);
+}
+
+static void print_branch(const pattern_printer *p, const branch *b) {
+  fprintf(p->out, "    branch %s%s{\n", b->name ? b->name : "",
+          b->name ? " " : "");
+  bool axes = p->pattern->grid.axes > 0;
+  if (!axes) print_segment(p, b);
   if (!p->split)
     fprintf(p->out, "        heads %d..%d;\n", b->head_first, b->head_last);
   if (b->causal) fputs("        causal;\n", p->out);
-  print_window(p, b);
-  for (int32_t k = 0; k < b->mask_count; k++)
+  if (axes) print_reach(p, &b->reach);
+  else print_window(p, b);
+  for (int32_t k = b->reach.mask_count; k < b->mask_count; k++)
     print_expr(p, "        mask", b->mask[k]);
   if (p->pattern->combine != DIL_COMBINE_UNION)
     print_scores(p, b, "        score");
@@ -254,6 +356,7 @@ void pattern_print_within(arena *a, const pattern *p, FILE *out) {
   pattern_printer all = {p, a, out, needs_two_levels(p), has_empty_share(p)};
   fprintf(out, "pattern %s {\n", p->name);
   print_head(&all);
+  print_grid(&all);
   for (int32_t k = 0; k < pattern_reads(p); k++) print_input(&all, k);
   /* A union has its scores above, where alone they may stand. */
   if (p->combine == DIL_COMBINE_UNION)

@@ -117,6 +117,7 @@ static void fill_sizes(planner *pl, const pattern *p) {
   t->sinks = pattern_has_sinks(p);
   for (int32_t b = 0; b < p->branch_count; b++)
     if (p->branch[b].sink_count) t->sink_branches |= 1ull << b;
+  t->grid = p->grid;
   t->branch_count = p->branch_count;
   t->input_count = p->input_count;
   t->made_count = p->made_count;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 4 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 5 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -85,6 +85,8 @@ static void table_fields(codec *c, dil_table *t) {
   codec_flag(c, &t->sinks);
   FIELD(c, t->sink_branches);
   codec_flag(c, &t->lse_allowed);
+  FIELD(c, t->grid.axes);
+  for (int32_t a = 0; a < DIL_GRID_AXES; a++) FIELD(c, t->grid.extent[a]);
   FIELD(c, t->scale);
   FIELD(c, t->dropout);
   FIELD(c, t->tile_keys);
@@ -219,6 +221,17 @@ static bool sizes_hold(const dil_table *t) {
          t->dropout < 1;
 }
 
+static bool grid_holds(const dil_grid *g) {
+  bool good = g->axes == 0 || is_within(g->axes, 2, DIL_GRID_AXES);
+  int64_t cells = 1;
+  for (int32_t a = 0; good && a < g->axes; a++) {
+    good = is_within(g->extent[a], a > 0, INT32_MAX);
+    if (g->extent[a]) cells *= g->extent[a];
+    good &= cells <= INT32_MAX;
+  }
+  return good;
+}
+
 static bool counts_hold(const dil_table *t) {
   return is_within(t->branch_count, 1, DIL_BRANCH_MAX) &&
          is_within(t->pass_count, 1, t->branch_count) &&
@@ -346,7 +359,8 @@ dil_status dil_plan_deserialise(const void *bytes, size_t size,
   dil_status status = check_head(bytes, size);
   if (status) return status;
   table_fields(&c, &fixed);
-  if (c.bad || !sizes_hold(&fixed) || !counts_hold(&fixed))
+  if (c.bad || !sizes_hold(&fixed) || !grid_holds(&fixed.grid) ||
+      !counts_hold(&fixed))
     return serial_damaged("its sizes are none of a plan's");
   return read_arrays(&c, &fixed, table);
 }

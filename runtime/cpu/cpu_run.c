@@ -102,6 +102,7 @@ dil_status dil_run_check(cpu_run *r) {
   r->N = documents_queries(c);
   r->M = documents_given(c) ? documents_keys(c) : M;
   status = cpu_run_check_lengths(r);
+  if (!status) status = cpu_run_check_grid(r);
   double scale = table->runtime_scale ? c->scale : table->scale;
   if (!status && !isfinite(scale))
     status = dil_fail(DIL_USAGE, "the softmax scale must be finite, got %g",

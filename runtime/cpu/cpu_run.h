@@ -64,6 +64,11 @@ static inline int64_t cpu_run_row(const cpu_run *r, int64_t b, int64_t t) {
 int64_t cpu_run_period(const cpu_run *r, const dil_pass *pass);
 /* Checks the call against the table; fills B, N, M, scale, weight, drop. */
 DIL_API dil_status dil_run_check(cpu_run *r); /* dilrt-cuda.so calls it, too */
+/* cpu_grid.c: of a plan with a grid, whether the call has its cells, and neither
+ * lengths nor a part of them. */
+dil_status cpu_run_check_grid(const cpu_run *r);
+DIL_API dil_status dil_grid_check_lengths(const dil_table *table,
+                                          const dil_call *call);
 /* The same, and against r->shard, which is set. */
 DIL_API dil_status dil_shard_check(cpu_run *r);
 /* DIL_USAGE unless the tensor has this shape and dtype, and memory that is

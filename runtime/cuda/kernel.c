@@ -105,9 +105,10 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
                              const dil_shard *shard, cuda_run *r) {
   dil_call seen = *call;
   cpu_run checked = {.table = k->table, .call = &seen, .shard = shard};
+  dil_status status = dil_grid_check_lengths(k->table, call);
+  if (status) return status;
   seen.lengths = NULL;
-  dil_status status =
-      shard ? dil_shard_check(&checked) : dil_run_check(&checked);
+  status = shard ? dil_shard_check(&checked) : dil_run_check(&checked);
   if (status) return status;
   status = dil_pages_refuse(call, "a GPU in this build");
   if (status) return status;

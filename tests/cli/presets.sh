@@ -78,11 +78,11 @@ documents w=-1 at least 0, got -1
 fixed c=0 division by zero
 fixed l=0 at least 1, got 0
 longformer_global w=-1 at least 0, got -1
-neighborhood2d k=0 at least 0, got -57
-neighborhood2d r=0 division by zero
-neighborhood2d wide=0 division by zero
-neighborhood3d k=0 at least 0, got -1057
-neighborhood3d tall=-4 at least 0, got -570
+neighborhood2d k=0 at least 1, got 0
+neighborhood2d r=0 at least 1, got 0
+neighborhood2d wide=0 at least 1, got 0
+neighborhood3d k=0 at least 1, got 0
+neighborhood3d tall=-4 at least 1, got -4
 swin w=-2 at least 0, got -171
 swin wide=0 division by zero
 END

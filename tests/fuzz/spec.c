@@ -65,12 +65,28 @@ static const char *const keeps[] = {
     "bj < nb - 1", "abs(bi - bj) <= 1 && i % 3 != 0", "random(0.2, 1)",
     "bi % 2 == bj % 2 && S > 3", "from rows, cols", "from kept",
     "from rows, cols; keep bj == bi"};
+/* What a branch says of two axes, or of three. */
+static const char *const reaches[][10] = {
+    {"", "neighborhood 3 x 5;", "window 2 x (1, 0);",
+     "neighborhood 4 x 3; dilation 2 x 1;", "causal y; window 3 x 3;",
+     "neighborhood 3 x 3; causal y, x; dilation 2 x 3;",
+     "window inf x 2; dilation 1 x 2;", "neighborhood 7 x inf; causal x;",
+     "neighborhood 13 x 5; window (3, 0) x inf;",
+     "mask iy + jx < 20; window 4 x 4;"},
+    {"", "neighborhood 3 x 3 x 3;", "window 1 x 2 x (0, 3);",
+     "neighborhood 2 x 5 x 3; dilation 1 x 2 x 2;", "causal z;",
+     "neighborhood 3 x 3 x 5; causal z, x;", "window inf x 1 x 2; causal z, y;",
+     "neighborhood inf x 3 x 3; dilation 2 x 1 x 1;",
+     "neighborhood 5 x 5 x 5; window 2 x inf x (2, inf);",
+     "mask iz != jz || ix >= jy; neighborhood 3 x 7 x 7;"}};
 static const char *const scales[] = {"", "0.25", "runtime", "1.0 / 3", "-0.2",
                                      "0"};
 static const int32_t widths[] = {1,  3,  8,  16, 16, 17, 20, 32,
                                  32, 33, 40, 64, 64, 80, 128};
 static const int32_t lengths[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100,
                                   127, 128, 129, 150, 200, 257, 300};
+
+static bool has_grid(const spec *s) { return s->grid[2] > 0; }
 
 /* ---- drawing ------------------------------------------------------------- */
 
@@ -149,6 +165,26 @@ static void draw_sinks(spec *s, uint64_t *state) {
     s->branch[i].sink = pick(state, 40, COUNT(sinks));
 }
 
+/* A grid, drawn behind all that patterns without one have. Its cells are the
+ * queries and keys. */
+static void draw_grid(spec *s, uint64_t *state) {
+  if (!chance(state, 12)) return;
+  bool solid = chance(state, 40);
+  s->grid[0] = solid ? draw(state, 1, 7) : 0;
+  s->grid[1] = draw(state, 1, solid ? 8 : 24);
+  s->grid[2] = draw(state, 1, solid ? 9 : 24);
+  s->queries = s->keys = (solid ? s->grid[0] : 1) * s->grid[1] * s->grid[2];
+  s->lengths = s->phase = s->causal = 0;
+  s->left = s->right = -1;
+  for (int32_t i = 0; i < s->branch_count; i++) {
+    spec_branch *b = &s->branch[i];
+    b->segment = b->phase = b->causal = 0;
+    b->dilation = 1;
+    b->left = b->right = -1;
+    b->reach = pick(state, 80, COUNT(reaches[0]));
+  }
+}
+
 enum { EVERY = 1, EVERY_MOST = 64 }; /* `phase each`; branches it may make */
 
 /* Leaves `phase each` only where a pattern may say it. */
@@ -187,6 +223,7 @@ spec spec_random(uint32_t seed) {
     s.branch[i] = draw_branch(&s, state);
   draw_sizes(&s, state);
   draw_sinks(&s, state);
+  draw_grid(&s, state);
   spec_allow_each(&s);
   return s;
 }
@@ -246,6 +283,8 @@ static void draw_hopper_conditions(spec *s, uint64_t *state) {
 spec spec_hopper(uint32_t seed) {
   uint64_t space = seed * 0x2545F4914F6CDD1Du + 78, *state = &space;
   spec s = spec_random(seed);
+  memset(s.grid, 0, sizeof s.grid);
+  for (int32_t i = 0; i < s.branch_count; i++) s.branch[i].reach = 0;
   s.dtype = draw(state, 1, 2);
   s.head_dim = even_widths[draw(state, 0, COUNT(even_widths) - 1)];
   s.value_dim = chance(state, 75)
@@ -298,6 +337,7 @@ static void put_branch(spec_writer *w, const spec *s, const spec_branch *b) {
   if (b->phase) put(w, " phase %s;", phases[b->phase]);
   if (b->causal) put(w, " causal;");
   put_window(w, b->left, b->right);
+  if (b->reach) put(w, " %s", reaches[s->grid[0] > 0][b->reach]);
   if (b->mask) put(w, " mask %s;", masks[b->mask]);
   if (b->score) put(w, " score %s;", scores[b->score]);
   if (b->sink) put(w, " sink %s;", sinks[b->sink]);
@@ -364,6 +404,8 @@ void spec_print(const spec *s, char *text, size_t size) {
     put(w, " keep %s;\n", keeps[s->keep]);
   }
   put_inputs(w, s);
+  if (s->grid[0]) put(w, "  grid %d x %d x %d;\n", s->grid[0], s->grid[1], s->grid[2]);
+  else if (has_grid(s)) put(w, "  grid any x %d;\n", s->grid[2]);
   if (s->combine) put(w, "  combine %s;\n", combines[s->combine]);
   if (s->split) put(w, "  heads split;\n");
   if (s->causal) put(w, "  causal;\n");
@@ -410,6 +452,28 @@ static void simplify_branch(spec_branch *b, int32_t step, int32_t heads) {
   case 6: b->segment = 0; break;
   case 7: b->head_first = 0, b->head_last = heads - 1; break;
   case 8: b->sink = 0; break;
+  case 9: b->reach = 0; break;
+  }
+}
+
+/* The call keeps the cells of the grid. */
+static void simplify_grid(spec *s, int32_t axis) {
+  if (!has_grid(s) || s->grid[axis] < 2) return;
+  s->grid[axis] = (s->grid[axis] + 1) / 2;
+  s->queries = s->keys = (s->grid[0] ? s->grid[0] : 1) * s->grid[1] * s->grid[2];
+}
+
+static void simplify_length(spec *s, int32_t step) {
+  if (has_grid(s)) {
+    simplify_grid(s, step - 19 < 3 ? step - 19 : 0);
+    return;
+  }
+  switch (step) {
+  case 19: s->queries = (s->queries + 1) / 2; break;
+  case 20: s->keys = (s->keys + 1) / 2; break;
+  case 21: s->queries = s->keys > 0 ? s->keys : s->queries; break;
+  case 22: s->queries -= s->queries > 1; break;
+  case 23: s->keys -= s->keys > 1; break;
   }
 }
 
@@ -434,17 +498,13 @@ static void simplify_whole(spec *s, int32_t step) {
   case 16: one_head(s); break;
   case 17: s->head_dim = 16; break;
   case 18: s->value_dim = 16; break;
-  case 19: s->queries = (s->queries + 1) / 2; break;
-  case 20: s->keys = (s->keys + 1) / 2; break;
-  case 21: s->queries = s->keys > 0 ? s->keys : s->queries; break;
-  case 22: s->queries -= s->queries > 1; break;
-  case 23: s->keys -= s->keys > 1; break;
   case 24: s->sink = 0; break;
+  default: simplify_length(s, step);
   }
 }
 
 bool spec_simplify(spec *s, int32_t step) {
-  enum { WHOLE = 25, EACH = 9 };
+  enum { WHOLE = 25, EACH = 10 };
   if (step < SPEC_BRANCHES) {
     drop_branch(s, step);
     return true;

@@ -16,6 +16,7 @@ typedef struct spec_branch {
   int32_t mask, score, sink, phase;
   int32_t head_first, head_last;
   int32_t causal;
+  int32_t reach; /* of a grid */
 } spec_branch;
 
 typedef struct spec {
@@ -26,6 +27,7 @@ typedef struct spec {
   int32_t branch_count;
   spec_branch branch[SPEC_BRANCHES];
   int32_t batch, queries, keys, layout, lengths, threads, isa, force;
+  int32_t grid[3]; /* extents; the first 0: two axes; the last 0: no grid */
 } spec;
 
 spec spec_random(uint32_t seed);

@@ -160,7 +160,9 @@ START_TEST(sizes_are_constants) {
 END_TEST
 
 /* Names that came after files were written: a file's own name hides them. */
-static const char *const hidden[] = {"row", "int", "each", "SQ", "nbq"};
+static const char *const hidden[] = {
+    "row", "int", "each", "SQ", "nbq", "grid", "neighborhood", "x", "y", "z",
+    "any", "iz",  "iy",   "ix", "jz",  "jy",   "jx"};
 enum { HIDDEN = sizeof hidden / sizeof *hidden };
 
 static char *message_about(const char *text, const char *name) {
