@@ -50,6 +50,7 @@ run gpt_oss -D w=64 --seq 300 --random 1 --input z=random
 run causal --random 5 --offsets $data/offsets.npy
 run decode_gqa --seq 1 --keys 3000 --random 1 --batch 3
 run decode_gqa --seq 1 --keys 5000 --pages random --random 5
+run neighborhood2d --random 5
 run union --seq 700 --random 1
 run longnet_ring -D w=32 --seq 1500 --random 1 --topology four
 real="--q $data/q.npy --k $data/k.npy --v $data/v.npy"

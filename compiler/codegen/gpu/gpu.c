@@ -267,10 +267,10 @@ static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
   bool backward = r->common.plan->direction == DIL_BACKWARD;
   if (s == &strategy_gradient) return backward;
-  if (s == &strategy_decode) return gpu_wants_fast(r, selected) && !backward;
   if (s == &strategy_hopper_gradient)
     return backward && gpu_wants_fast(r, selected);
   if (r->only && strcmp(r->only, s->name)) return false;
+  if (s == &strategy_decode) return gpu_wants_fast(r, selected) && !backward;
   bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
                  selected == &strategy_general && s != selected;
   return !refused;

@@ -96,13 +96,20 @@ END_TEST
 /* Heads, their size, type and direction are the caller's in every preset that
  * has a direction to choose. */
 START_TEST(presets_take_sizes) {
+  /* Grids whose cells are the rows of the call. */
+  dil_define cells[] = {{"wide", "8"}, {"tall", "4"}};
   dil_attention_options o = DIL_ATTENTION_OPTIONS_INIT;
   o.preset = dil_preset_name(_i);
+  const char *text = dil_preset_text(o.preset);
+  o.defines = cells;
+  o.define_count = strstr(text, "let tall ")   ? 2
+                   : strstr(text, "let wide ") ? 1
+                                               : 0;
   o.heads = 4;
   o.kv_heads = 2;
   o.head_dim = 24;
   o.value_dim = 8;
-  o.causal = strstr(dil_preset_text(o.preset), "let ahead ") != NULL;
+  o.causal = strstr(text, "let ahead ") != NULL;
   o.dtype = "f32";
   dil_kernel *k = made(&o);
   dil_kernel_info info = DIL_KERNEL_INFO_INIT;
