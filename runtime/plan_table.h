@@ -160,7 +160,8 @@ typedef struct dil_table {
   const dil_input *inputs;
 } dil_table;
 
-/* What expressions read: the inputs of a call and the tables made of them. */
+/* Counts the arrays that expressions read: inputs of a call and tables made of
+ * them. */
 static inline int32_t dil_table_reads(const dil_table *t) {
   return t->input_count + t->made_count;
 }

@@ -141,7 +141,7 @@ dil_status call_lists_make(call_setup *b);
 
 bool call_pages_are_random(const options *o);
 bool call_pages_of_file(const options *o);
-/* What --pages does not go with, and what it wants. */
+/* Refuses options that --pages does not go with, and --pages without its arrays. */
 dil_status call_pages_check(const options *o);
 /* Reads pages from a file and claims sizes; before the sizes are known. */
 dil_status call_pages_load(call_setup *b, const dil_tensor loaded[3]);

@@ -251,7 +251,7 @@ static dil_status too_many(const options *o) {
                        verbs[o->verb].name, word ? "word" : "file", o->file[1]);
 }
 
-/* What functions of a library do not take. */
+/* Refuses options that functions of a library do not take. */
 static dil_status check_library_options(const options *o) {
   const char *other = o->offsets ? "--offsets" : o->pages ? "--pages" : NULL;
   if (!other) return DIL_OK;

@@ -89,7 +89,7 @@ static dil_status measure_cuda_peak(session *s, double seconds, double *rate) {
   return session_cuda_peak(&s->cuda, &s->compilation, seconds, rate);
 }
 
-/* What documents take depends on their lengths, which sizes do not tell. */
+/* The memory that documents take depends on their lengths, which sizes do not tell. */
 static dil_status collect_workspace(session *s) {
   dil_sizes sizes = session_sizes(s);
   int64_t bytes;

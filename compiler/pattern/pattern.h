@@ -25,9 +25,8 @@ typedef struct keep {
 enum { GRID_AXES = DIL_GRID_AXES };
 typedef dil_grid grid;
 
-/* What a branch says of a grid's axes. A branch's first masks, `mask_count` of
- * them, and its window are what this stands for; the oracle does not rely on
- * them. Distances of a window are in cells, of a neighborhood in cells of the
+/* The reach of a branch along a grid's axes. The branch's first masks, `mask_count`
+ * of them, and its window say the same; the oracle does not rely on them. Distances of a window are in cells, of a neighborhood in cells of the
  * query's residue. */
 typedef struct grid_reach {
   int64_t left[GRID_AXES], right[GRID_AXES]; /* DIL_ENDLESS: no bound */
@@ -111,7 +110,7 @@ bool pattern_has_lse(const pattern *p);
  * as often as it is reached: only then `gradient detached` differs from
  * `exact`. */
 bool pattern_mixes_branches(const pattern *p);
-/* What expressions read: inputs, and the tables made of them. */
+/* Counts the arrays that expressions read: inputs, and the tables made of them. */
 static inline int32_t pattern_reads(const pattern *p) {
   return p->input_count + p->made_count;
 }
@@ -120,7 +119,7 @@ bool pattern_has_sinks(const pattern *p);
 void pattern_print(const pattern *p, FILE *out); /* canonical .dil text */
 /* The same; what it needs meanwhile is taken from the arena. */
 void pattern_print_within(arena *a, const pattern *p, FILE *out);
-/* What a branch says of its grid's axes: "neighborhood 13 x 13, causal y", or
+/* Returns the reach of a branch as text: "neighborhood 13 x 13, causal y", or
  * "the whole grid". */
 char *pattern_reach_text(arena *a, const pattern *p, int32_t branch);
 /* The dimensions of input `index`: "B, M". */

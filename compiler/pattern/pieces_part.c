@@ -85,8 +85,8 @@ static void cut_distances(piece *p, const pair_bounds *cut, parts *to) {
   }
 }
 
-/* What is left of p without the pairs of `cut`, which it meets. False: bounds
- * cannot tell. */
+/* Takes the pairs of `cut` out of p, which meets them; `to` gets the parts that are
+ * left. False: bounds cannot tell them. */
 static bool piece_without(const piece *p, const piece *cut, parts *to) {
   piece inside = *p;
   to->count = 0;

@@ -11,7 +11,7 @@ enum { EACH_MOST = 32 };
 
 /* ---- terms --------------------------------------------------------------- */
 
-/* What a side of a comparison is. A distance of two positions never
+/* The kinds of a side of a comparison. A distance of two positions never
  * overflows. */
 typedef enum side_kind {
   SIDE_OTHER,
@@ -112,7 +112,7 @@ static bool bounded_read(const expr *e, bounded *b) {
          bounded_take(mirrored(e->op), e->arg[0]->integer, b);
 }
 
-/* What would leave no position stays a mask. */
+/* A condition that leaves no position stays a mask. */
 static bool range_take(const bounded *b, position_range *range) {
   position_range narrow = *range;
   if (b->low > narrow.first) narrow.first = b->low;
@@ -129,7 +129,7 @@ static bool rows_take(const bounded *b, position_range *rows) {
   return has_first && range_take(b, rows);
 }
 
-/* What would leave no distance stays a mask. */
+/* A condition that leaves no distance stays a mask. */
 static bool window_take(bounded b, pair_bounds *to) {
   pair_bounds narrow = *to;
   if (b.x == SIDE_APART && b.low <= 0) {

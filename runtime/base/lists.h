@@ -12,9 +12,9 @@ DIL_API dil_tensor dil_lists_table(const dil_input *made,
                                    const dil_tensor *rows, int64_t M,
                                    void *data);
 /* DIL_USAGE where an entry is no block of the table or a row is no part of
- * `cols`; the message names the inputs, of which `made` is the table. rows is i32 [.., nbq + 1], cols i32
- * [.., *], both readable; table u8 [.., nbq, nb], of which only the shape is
- * read. */
+ * `cols`; the message names the inputs, of which `made` is the table. rows is i32
+ * [.., nbq + 1] and cols i32 [.., *], both readable. blocks is u8 [.., nbq, nb], of
+ * which only the shape is read. */
 DIL_API dil_status dil_lists_check(const dil_input *made,
                                    const dil_input *inputs,
                                    const dil_tensor *rows,

@@ -296,9 +296,10 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   return status;
 }
 
-/* Marks the deferred variants: that for calls with few rows; general variants, if
- * others before them take every pass or they are for calls with many rows. Members that knobs select
- * are never deferred: an error in knobs must show when the kernel is made. */
+/* Marks the deferred variants. The variant for calls with few rows is one. General
+ * variants are, if others before them take every pass or if they are for calls with
+ * many rows. Variants that knobs select are never deferred, since an error in knobs
+ * must show when the kernel is made. */
 static void gpu_mark_deferred(const plan *p, gpu_jobs *jobs) {
   int32_t count = p->table.pass_count;
   uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
