@@ -352,6 +352,14 @@ static const plan *turn_forward(compilation *c) {
   return backward;
 }
 
+static dil_status explain_ring(arena *a, const compilation *c, cost_report *r) {
+  mesh on = place_mesh(c->pattern, c->topology);
+  return exchange_cost_of(a, c->plan, &on, c->topology, r->B, r->N, r->M,
+                          r->seconds,
+                          r->gpu || c->topology->link == LINK_NCCL,
+                          r->topology = ARENA_NEW(a, exchange_cost));
+}
+
 static dil_status explain_kernel(arena *a, const options *o, compilation *c,
                                  cost_report *r, call_setup *b) {
   r->backward = c->direction == DIL_BACKWARD;
@@ -364,11 +372,7 @@ static dil_status explain_kernel(arena *a, const options *o, compilation *c,
     status =
         r->gpu ? gradient_estimate_gpu(b, c, backward, r->gpu, &r->gradients)
                : gradient_estimate_cpu(b, c, backward, &r->spot, &r->gradients);
-  if (!status && c->topology)
-    status =
-        exchange_cost_of(a, c->plan, c->topology, r->B, r->N, r->M, r->seconds,
-                         r->gpu || c->topology->link == LINK_NCCL,
-                         r->topology = ARENA_NEW(a, exchange_cost));
+  if (!status && c->topology) status = explain_ring(a, c, r);
   if (!status && o->seen[OPTION_STREAM]) status = count_stream(b, c, r);
   return status;
 }

@@ -179,7 +179,7 @@ static dil_status estimate_ranks(const call_setup *b, const compilation *c,
   const dil_table *all = &c->plan->table;
   dil_status status = DIL_OK;
   if (!c->topology) return status;
-  mesh m = place_mesh(c->plan->pattern, c->topology);
+  mesh m = place_mesh(c->pattern, c->topology);
   head_partition share = partition_heads(all->heads, all->kv_heads, m.heads, 0);
   if (!share.heads) return status; /* rank_group_new refuses the mesh */
   dil_table mine = head_partition_table(

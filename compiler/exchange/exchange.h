@@ -84,10 +84,11 @@ typedef struct exchange_cost {
   bool exact;          /* the bytes are the least that the pattern needs */
 } exchange_cost;
 
-/* seconds: what the whole call takes on one device. */
-dil_status exchange_cost_of(arena *a, const plan *of, const topology *t,
-                            int64_t B, int64_t N, int64_t M, double seconds,
-                            bool on_gpu, exchange_cost *cost);
+/* on: the mesh of the topology, as a run takes it; seconds: what the whole call
+ * takes on one device. */
+dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
+                            const topology *t, int64_t B, int64_t N, int64_t M,
+                            double seconds, bool on_gpu, exchange_cost *cost);
 /* A line a rank, a table of who sends what, and the prediction. */
 void exchange_cost_print(const exchange_cost *cost, FILE *out);
 struct json_t *exchange_cost_json(const exchange_cost *cost);

@@ -115,13 +115,13 @@ static void count_rows(arena *a, const ring_shape *r, int64_t B,
   }
 }
 
-dil_status exchange_cost_of(arena *a, const plan *of, const topology *t,
-                            int64_t B, int64_t N, int64_t M, double seconds,
-                            bool on_gpu, exchange_cost *cost) {
+dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
+                            const topology *t, int64_t B, int64_t N, int64_t M,
+                            double seconds, bool on_gpu, exchange_cost *cost) {
   mask_bounds bounds = {of, B, N, M};
   partition_mask mask = mask_bounds_of(&bounds);
-  *cost = (exchange_cost){.topology = t, .plan = of, .exact = true,
-                          .mesh = place_mesh(of->pattern, t)};
+  *cost =
+      (exchange_cost){.topology = t, .plan = of, .exact = true, .mesh = *on};
   mesh *m = &cost->mesh;
   dil_status status =
       exchange_choose(a, &of->table, m, t, on_gpu, B, N, M, &cost->choice);

@@ -8,7 +8,8 @@
 #include "compiler/front/program.h"
 #include "runtime/ring/ranks.h"
 
-/* The mesh of a topology: layout, exchange and link as written, or chosen. */
+/* The mesh of a topology: layout, exchange and link as written, or chosen. p is
+ * the pattern as it was written: all that ask must find the same layout. */
 mesh place_mesh(const pattern *p, const topology *t);
 /* Refuses, where it stands, what this build has no link for. */
 void place_possible(diag *d, const topology *t);

@@ -34,16 +34,7 @@ on_threads() { # file, ranks
   # shellcheck disable=SC2046
   expected=$(foretold $(echo "$@" | sed 's/--random 5//'))
   echo "moved ${moved:-nothing}, foretold $expected"
-  case $1 in
-  */strided.dil) moves_some_twice ;;
-  *) [ "${moved:-0}" -eq "$expected" ] ;;
-  esac
-}
-
-# A known fault: of a window beside residues a rank receives some keys twice, and
-# `explain` counts them once.
-moves_some_twice() {
-  [ "${moved:-0}" -ge "$expected" ] && [ "${moved:-0}" -le $((2 * expected)) ]
+  [ "${moved:-0}" -eq "$expected" ]
 }
 
 on_little() { # file, ranks
