@@ -2,14 +2,15 @@
  * time is that of reading K and V once, so that all it does serves the copies.
  *
  * A *unit* is a tile of up to 16 rows and one split of its keys. The rows of a
- * group of query heads share a tile. Blocks take units by counting, as long as
- * there are any. A producing warp plans the keys of a unit as general.cu does
- * (general_visit.cuh), copies them into a ring of stages and tells the other
- * warps by messages. It runs ahead of them, also into the next unit. Two teams
- * of warps take units in turn; the visits of a unit go round the warps of its
- * team, each of which has a running softmax of its own. At the end the team adds
- * them up in a fixed order. Where keys are split, the last unit of a tile to end
- * merges all in the order of the keys.
+ * group of query heads share a tile. A block has a few teams of warps, which take
+ * units by counting, as long as there are any. The producing warp of a team plans
+ * the keys of a unit as general.cu does (general_visit.cuh), copies them into the
+ * team's ring of stages and tells the other warps by messages. It runs ahead of
+ * them, also into the next unit. Planning a visit takes longer than reading its
+ * keys, hence a producing warp for each team. The visits of a unit go round the
+ * warps of its team, each of which has a running softmax of its own. At the end
+ * the team adds them up in a fixed order. Where keys are split, the last unit of a
+ * tile to end merges all in the order of the keys.
  *
  * What a unit holds follows from the batch row's own keys (splits.h): a row has the
  * same bits alone or in a batch. The idea of splits is that of Flash-Decoding
@@ -36,6 +37,7 @@ static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
 
 /* What a warp has of a unit. */
 struct decode_rows {
+  int team;
   dil_state state[ROW_GROUPS];
   float o[ROW_GROUPS][VALUE_TILES][4];
   bool begun; /* it has taken a visit */
@@ -56,21 +58,22 @@ DIL_INLINE void begin_unit(decode_rows &x) {
 }
 
 /* Scores to weights: scale, chain, predicate, softmax. */
-DIL_INLINE void make_weights(const dil_params &p, const decode_message &m,
-                             const float *times, int group,
+DIL_INLINE void make_weights(const dil_params &p, const dil_tile &tile,
+                             const decode_message &m, const float *times,
+                             int group,
                              float (&s)[SCORE_TILES][4], dil_state &state,
                              float (&o)[VALUE_TILES][4]) {
   const dil_visit &v = m.visit;
   bool natural = SCORED || !(p.scale > 0);
   float alpha[2];
-  dil_rows rows = rows_of(p, m.tile, group);
+  dil_rows rows = rows_of(p, tile, group);
   unsigned bits = ~0u;
   if (!v.full)
-    bits = v.window ? window_bits(m.tile, rows, v)
-                    : part_bits(p, m.tile, rows, v,
+    bits = v.window ? window_bits(tile, rows, v)
+                    : part_bits(p, tile, rows, v,
                                 m.live[group / 4] >> 8 * (group % 4) & 0xff,
                                 m.full[group / 4] >> 8 * (group % 4) & 0xff);
-  if (natural) rewrite_scores<SCORE_TILES>(p, m.tile, rows, v, s);
+  if (natural) rewrite_scores<SCORE_TILES>(p, tile, rows, v, s);
   if (!v.full) {
 #pragma unroll
     for (int e = 0; e < 4 * SCORE_TILES; e++)
@@ -86,59 +89,71 @@ DIL_INLINE void make_weights(const dil_params &p, const decode_message &m,
   }
 }
 
-/* A warp's visit: the keys of message number n. */
+/* A warp's visit: the keys of message n of the block. */
 DIL_INLINE void take_visit(const dil_params &p, const decode_message &m,
                            unsigned n,
                            query_fragment (&fragments)[ROW_GROUPS][Q_FRAGMENTS],
                            decode_rows &x) {
-  unsigned stage = m.place % STAGES, slot = m.unit % QUERIES;
+  unsigned stage = stage_of(x.team, m.place), slot = slot_of(x.team, m.unit);
   float s[ROW_GROUPS][SCORE_TILES][4];
   if (!x.begun) {
-    barrier_wait(QUERY_FULL(slot), m.unit / QUERIES & 1);
+    barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
     if (Q_IN_REGISTERS) load_fragments(slot, fragments);
     x.begun = true;
   }
-  barrier_wait(STAGE_FULL(stage), m.place / STAGES & 1);
+  barrier_wait(STAGE_FULL(stage), stage_turn(m.place));
   make_scores(stage, slot, fragments, s);
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++)
-    make_weights(p, m, TIMES(n % MESSAGES), r, s[r], x.state[r], x.o[r]);
+    make_weights(p, UNIT(slot).tile, m, TIMES(n), r, s[r], x.state[r], x.o[r]);
   if (!m.visit.full && has_bad_values(stage)) take_bad_rows(stage, s, x.o);
   add_values(stage, s, x.o);
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(STAGE_EMPTY(stage));
 }
 
-DIL_INLINE void consume(const decode_launch &l) {
-  int warp = (int)threadIdx.x / 32 - 1;
-  int team = warp / TEAM_WARPS, mine = warp % TEAM_WARPS;
+/* The end of a unit, after which its queries may be written over. */
+DIL_INLINE void take_end(const decode_launch &l, unsigned unit, int mine,
+                         decode_rows &x) {
+  unsigned slot = slot_of(x.team, unit);
+  barrier_wait(QUERY_FULL(slot), slot_turn(unit));
+  end_unit(l, UNIT(slot), x.team, mine, x.begun, x.state, x.o);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
+  begin_unit(x);
+}
+
+DIL_INLINE void consume(const decode_launch &l, int warp) {
+  int mine = warp % TEAM_WARPS, turn = 0; /* the warp that takes the next visit */
   query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
   decode_rows x;
+  x.team = warp / TEAM_WARPS;
   begin_unit(x);
 #pragma unroll 1
-  for (unsigned n = 0;; n++) {
-    const decode_message &m = MESSAGE(n % MESSAGES);
-    barrier_wait(MESSAGE_FULL(n % MESSAGES), n / MESSAGES & 1);
+  for (unsigned count = 0;; count++) {
+    unsigned n = message_of(x.team, count);
+    const decode_message &m = MESSAGE(n);
+    barrier_wait(MESSAGE_FULL(n), message_turn(count));
     if (m.stops) break;
-    if (m.unit % TEAMS == (unsigned)team) {
-      if (!m.visit.some) {
-        end_unit(l, m, team, mine, x.begun, x.state, x.o);
-        begin_unit(x);
-      } else if (m.owner == mine) {
-        take_visit(l.of, m, n, fragments, x);
-      }
+    if (!m.visit.some) {
+      take_end(l, m.unit, mine, x);
+      turn = 0;
+    } else {
+      if (turn == mine) take_visit(l.of, m, n, fragments, x);
+      turn = (turn + 1) % TEAM_WARPS;
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(MESSAGE_EMPTY(n % MESSAGES));
+    if (threadIdx.x % 32 == 0) barrier_arrive(MESSAGE_EMPTY(n));
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     dil_decode(const __grid_constant__ decode_launch l) {
+  int warp = (int)threadIdx.x / 32;
   open_stream();
   __syncthreads();
-  if (threadIdx.x < 32)
-    produce(l);
+  if (warp < TEAMS)
+    produce(l, warp);
   else
-    consume(l);
+    consume(l, warp - TEAMS);
 }

@@ -1,4 +1,4 @@
-/* decode_end.cuh - the end of a unit, by the four warps of its team. In: their
+/* decode_end.cuh - the end of a unit, by the warps of its team. In: their
  * running states. Out: the tile's rows; or, where its keys are split, the unit's
  * part of them in memory, which the last unit of the tile to end merges with the
  * other parts in the order of the keys. */
@@ -158,21 +158,22 @@ DIL_INLINE void for_rows(const dil_params &p, const dil_tile &t, int team,
   }
 }
 
-DIL_INLINE void write_rows(const decode_launch &l, const decode_message &m,
-                           int team, int mine, bool merges) {
+DIL_INLINE void write_rows(const decode_launch &l,
+                           const decode_unit_message &u, int team, int mine,
+                           bool merges) {
   const dil_params &p = l.of;
-  const dil_tile &t = m.tile;
+  const dil_tile &t = u.tile;
   for_rows(p, t, team, mine, [&](long long number, float *sums, int n, int h) {
-    if (merges) merge_parts(part_of(l, number, 0), m.splits, sums);
+    if (merges) merge_parts(part_of(l, number, 0), u.splits, sums);
     finish_row(p, number, t.b, n, h, sums[SUM_PEAK], sums[SUM_WEIGHT],
                [&](int d) { return sums[d]; });
   });
 }
 
 /* Leaves the unit's part, and returns whether all others are there. */
-DIL_INLINE bool leave_part(const decode_launch &l, const decode_message &m,
-                           int team, int mine) {
-  const dil_tile &t = m.tile;
+DIL_INLINE bool leave_part(const decode_launch &l,
+                           const decode_unit_message &u, int team, int mine) {
+  const dil_tile &t = u.tile;
   for_rows(l.of, t, team, mine, [&](long long number, float *sums, int, int) {
     write_part(part_of(l, number, t.split), sums);
   });
@@ -180,20 +181,17 @@ DIL_INLINE bool leave_part(const decode_launch &l, const decode_message &m,
   meet_team(team);
   if (mine == 0 && threadIdx.x % 32 == 0)
     *last_of(team) =
-        count_up(l.arrived + m.number) == (unsigned)m.splits - 1;
+        count_up(l.arrived + u.number) == (unsigned)u.splits - 1;
   meet_team(team);
   __threadfence();
   return *last_of(team);
 }
 
-DIL_INLINE void end_unit(const decode_launch &l, const decode_message &m,
+DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
                          int team, int mine, bool begun,
                          const dil_state (&state)[ROW_GROUPS],
                          const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
-  const unsigned slot = m.unit % QUERIES;
   const int lane = threadIdx.x & 31;
-  barrier_wait(QUERY_FULL(slot), m.unit / QUERIES & 1);
-  if (lane == 0) barrier_arrive(QUERY_EMPTY(slot));
   meet_team(team); /* the rows of the unit before are written */
   share_peaks(team, mine, state);
   meet_team(team);
@@ -210,7 +208,7 @@ DIL_INLINE void end_unit(const decode_launch &l, const decode_message &m,
     }
     meet_team(team);
   }
-  bool merges = m.splits > 1;
-  if (merges && !leave_part(l, m, team, mine)) return;
-  write_rows(l, m, team, mine, merges);
+  bool merges = u.splits > 1;
+  if (merges && !leave_part(l, u, team, mine)) return;
+  write_rows(l, u, team, mine, merges);
 }

@@ -1,11 +1,15 @@
-/* decode_plan.cuh - the producing warp: which units the block takes, the visits of
- * their keys, and the copies. All lanes go through it together. */
+/* decode_plan.cuh - the producing warp of a team: which units the team takes, the
+ * visits of their keys, and the copies. All lanes go through it together. */
 #pragma once
 
-/* What is left of a block's work, and how far its rings have come. */
+/* What is left of a team's work, and how far its rings have come. */
 struct decode_cursor {
-  int group;       /* 32 batch rows from here on are looked at */
-  unsigned before; /* units of the batch rows before them */
+  int team;
+  int group;       /* 32 batch rows from here on are looked at, a lane each */
+  bool counted;    /* the lane knows of its batch row: */
+  int splits;      /* of its keys */
+  unsigned upto;   /* units of all rows of the group up to this one */
+  unsigned before; /* units of the batch rows before the group */
   unsigned unit, message, place; /* the next ones, counted on */
 };
 
@@ -20,47 +24,55 @@ DIL_INLINE int unit_splits(const decode_launch &l, int b) {
   return few_splits(few_reach(p, batch_keys(p, b)), few_tiles(p));
 }
 
+/* Counts the units of the 32 batch rows of a group. */
+DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
+  const int lane = threadIdx.x & 31, b = c.group + lane;
+  c.splits = b < l.of.batches ? unit_splits(l, b) : 0;
+  c.upto = (unsigned)(c.splits * l.tiles);
+#pragma unroll
+  for (int away = 1; away < 32; away *= 2) {
+    unsigned other = __shfl_sync(0xffffffffu, c.upto, lane - away & 31);
+    if (lane >= away) c.upto += other;
+  }
+  c.counted = true;
+}
+
 /* Unit number `item` of the launch; numbers only rise. A batch row has all tiles
  * of its first split, then all of the second one, so that blocks that run side by
  * side read heads whose keys lie side by side. */
 DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
                                  unsigned item) {
-  const int lane = threadIdx.x & 31, batches = l.of.batches;
 #pragma unroll 1
-  while (c.group < batches) {
-    int b = c.group + lane;
-    int splits = b < batches ? unit_splits(l, b) : 0;
-    unsigned units = (unsigned)(splits * l.tiles), upto = units;
-#pragma unroll
-    for (int away = 1; away < 32; away *= 2) {
-      unsigned other = __shfl_sync(0xffffffffu, upto, lane - away & 31);
-      if (lane >= away) upto += other;
-    }
-    unsigned holds = __ballot_sync(0xffffffffu, item < c.before + upto);
+  while (c.group < l.of.batches) {
+    if (!c.counted) count_group(l, c);
+    unsigned holds = __ballot_sync(0xffffffffu, item < c.before + c.upto);
     if (!holds) {
-      c.before += __shfl_sync(0xffffffffu, upto, 31);
+      c.before += __shfl_sync(0xffffffffu, c.upto, 31);
       c.group += 32;
+      c.counted = false;
       continue;
     }
     int owner = __ffs((int)holds) - 1;
-    unsigned first = c.before + upto - units;
+    unsigned first = c.before + c.upto - (unsigned)(c.splits * l.tiles);
     unsigned inside = item - __shfl_sync(0xffffffffu, first, owner);
     int tile = take_digit(inside, l.tiles);
     return {true, c.group + owner, tile, (int)inside,
-            __shfl_sync(0xffffffffu, splits, owner)};
+            __shfl_sync(0xffffffffu, c.splits, owner)};
   }
   return {false, 0, 0, 0, 0};
 }
 
 /* ---- copies -------------------------------------------------------------- */
 
-/* The rows of a tile of queries, which lie apart, a copy each. */
-DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t,
-                             unsigned unit) {
-  const unsigned slot = unit % QUERIES;
+/* Tells of a unit, and copies its queries: rows, which lie apart, a copy each. */
+DIL_INLINE void load_queries(const decode_launch &l, const decode_unit &u,
+                             const dil_tile &t, const decode_cursor &c) {
+  const dil_params &p = l.of;
+  const unsigned slot = slot_of(c.team, c.unit);
   const int lane = threadIdx.x & 31;
   if (lane == 0) {
-    barrier_wait(QUERY_EMPTY(slot), (unit / QUERIES & 1) ^ 1);
+    barrier_wait(QUERY_EMPTY(slot), slot_turn(c.unit) ^ 1);
+    UNIT(slot) = {t, u.b * l.tiles + u.tile, u.splits};
     barrier_expect(QUERY_FULL(slot), t.count * p.pack * HEAD_DIM * 2);
   }
   __syncwarp();
@@ -86,8 +98,8 @@ DIL_INLINE int map_of(const decode_launch &l, int dilation) {
 
 /* The keys and values of a visit, by one thread. */
 DIL_INLINE void load_visit(const decode_launch &l, const dil_tile &t,
-                           const dil_visit &v, unsigned place) {
-  const unsigned stage = place % STAGES;
+                           const dil_visit &v, const decode_cursor &c) {
+  const unsigned stage = stage_of(c.team, c.place);
   const int step = v.keys.step, at = map_of(l, step);
   int position = v.keys.start + v.n * step, row = position, phase = 0, more = 1;
   if (step > 1) {
@@ -97,7 +109,7 @@ DIL_INLINE void load_visit(const decode_launch &l, const dil_tile &t,
   }
   const u64 keep = l.again ? KEEP_LAST : KEEP_FIRST;
   u32 to = shared_address(shared) + stage * STAGE_BYTES;
-  barrier_wait(STAGE_EMPTY(stage), (place / STAGES & 1) ^ 1);
+  barrier_wait(STAGE_EMPTY(stage), stage_turn(c.place) ^ 1);
   barrier_expect(STAGE_FULL(stage), STAGE_BYTES);
 #pragma unroll
   for (int i = 0; i < BOXES_K; i++)
@@ -121,38 +133,35 @@ DIL_INLINE void write_times(const dil_visit &v, float *times) {
 #endif
 
 /* Waits until a message may be written. */
-DIL_INLINE decode_message &next_message(unsigned n) {
-  barrier_wait(MESSAGE_EMPTY(n % MESSAGES), (n / MESSAGES & 1) ^ 1);
-  return MESSAGE(n % MESSAGES);
+DIL_INLINE decode_message &next_message(const decode_cursor &c) {
+  const unsigned n = message_of(c.team, c.message);
+  barrier_wait(MESSAGE_EMPTY(n), message_turn(c.message) ^ 1);
+  return MESSAGE(n);
 }
 /* What all lanes wrote of it is there. */
 DIL_INLINE void send_message(decode_cursor &c) {
   __syncwarp();
   if ((threadIdx.x & 31) == 0)
-    barrier_arrive(MESSAGE_FULL(c.message % MESSAGES));
+    barrier_arrive(MESSAGE_FULL(message_of(c.team, c.message)));
   c.message++;
 }
 
 /* Tells of a visit, and starts its copies; without one tells of the unit's end. */
-DIL_INLINE void send_visit(const decode_launch &l, const decode_unit &u,
-                           const dil_tile &t, const dil_visit &v, int owner,
-                           decode_cursor &c) {
-  decode_message &m = next_message(c.message);
+DIL_INLINE void send_visit(const decode_launch &l, const dil_tile &t,
+                           const dil_visit &v, decode_cursor &c) {
+  decode_message &m = next_message(c);
 #if MULTIPLICITY
-  if (v.some && v.merged) write_times(v, TIMES(c.message % MESSAGES));
+  if (v.some && v.merged)
+    write_times(v, TIMES(message_of(c.team, c.message)));
 #endif
   if ((threadIdx.x & 31) == 0) {
-    if (v.some) load_visit(l, t, v, c.place);
-    m.tile = t;
+    if (v.some) load_visit(l, t, v, c);
     m.visit = v;
     m.unit = c.unit;
     m.place = c.place;
-    m.owner = owner;
-    m.number = u.b * l.tiles + u.tile;
-    m.splits = u.splits;
     m.stops = false;
 #pragma unroll
-    for (int i = 0; i < PART_ROUNDS; i++) {
+    for (int i = 0; i < PART_ROUNDS && !v.full; i++) {
       m.live[i] = SCRATCH.part_live[0][i];
       m.full[i] = SCRATCH.part_full[0][i];
     }
@@ -162,7 +171,7 @@ DIL_INLINE void send_visit(const decode_launch &l, const decode_unit &u,
 }
 
 DIL_INLINE void send_stop(decode_cursor &c) {
-  decode_message &m = next_message(c.message);
+  decode_message &m = next_message(c);
   if ((threadIdx.x & 31) == 0) m.stops = true;
   send_message(c);
 }
@@ -190,12 +199,12 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
   t.split = u.split;
   if ((threadIdx.x & 31) == 0) SCRATCH.tile = t;
   __syncwarp();
-  load_queries(p, t, c.unit);
+  load_queries(l, u, t, c);
   begin_keys(l, u, t);
   dil_cursor keys = SCRATCH.cursor;
   dil_visit v;
 #pragma unroll 1
-  for (int owner = 0;; owner = (owner + 1) % TEAM_WARPS) {
+  do {
     find_visit(p, SCRATCH.tile, keys, v, 0);
     __syncwarp();
     if ((threadIdx.x & 31) == 0) SCRATCH.visit[1].table = v.table;
@@ -203,27 +212,28 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
       v.full = false;
       v.window = true;
     }
-    send_visit(l, u, t, v, owner, c);
-    if (!v.some) break;
-  }
+    send_visit(l, t, v, c);
+  } while (v.some);
   c.unit++;
 }
 
-/* The last block to end leaves the counters at 0. */
+/* The last team to end leaves the counters at 0. */
 DIL_INLINE void close_counters(const decode_launch &l) {
   if ((threadIdx.x & 31) != 0) return;
-  if (count_up(l.counters + 1) != gridDim.x - 1) return;
+  if (count_up(l.counters + 1) != TEAMS * gridDim.x - 1) return;
   l.counters[0] = 0;
   l.counters[1] = 0;
 }
 
-DIL_INLINE void produce(const decode_launch &l) {
-  decode_cursor c = {0, 0, 0, 0, 0};
-  unsigned item = blockIdx.x;
+DIL_INLINE void produce(const decode_launch &l, int team) {
+  decode_cursor c = {};
+  c.team = team;
+  unsigned item = blockIdx.x + team * gridDim.x;
 #pragma unroll 1
   for (;;) {
     unsigned next = 0;
-    if ((threadIdx.x & 31) == 0) next = gridDim.x + count_up(l.counters);
+    if ((threadIdx.x & 31) == 0)
+      next = TEAMS * gridDim.x + count_up(l.counters);
     decode_unit u = find_unit(l, c, item);
     if (!u.some) break;
     send_unit(l, u, c);

@@ -14,10 +14,10 @@
 #define SCRATCH_BYTES 512
 #endif
 #ifndef TEAMS
-#define TEAMS 2
+#define TEAMS 4
 #endif
-#define TEAM_WARPS 4
-#define THREADS (32 * (1 + TEAMS * TEAM_WARPS))
+#define TEAM_WARPS 2
+#define THREADS (32 * TEAMS * (1 + TEAM_WARPS))
 #define TILE_ROWS (16 * ROW_GROUPS)
 #define PART_ROUNDS ((ROW_GROUPS + 3) / 4)
 #define SCORE_TILES (TILE_KEYS / 8)
@@ -35,37 +35,48 @@
 #define KEY_BYTES (BOXES_K * CHUNK_K * 2 * TILE_KEYS)
 #define STAGE_BYTES (KEY_BYTES + BOXES_V * CHUNK_V * 2 * TILE_KEYS)
 
-#define MESSAGES 32
-#define QUERIES (WIDTH_K > 128 ? 2 : 4) /* tiles of queries */
+/* Of a team: messages, tiles of queries. */
+#define MESSAGES 8
+#define QUERIES 2
 #define PITCH_Q (WIDTH_K * 2 + 16) /* an odd number of 16-byte units */
 #define PITCH_END ((VALUE_DIM + 31) / 32 * 32 + 8) /* floats: sums, m, l */
 #define PITCH_PART ((VALUE_DIM + 3) / 4 * 4 + 4)   /* floats: m, l, 0, 0, sums */
 
-#define MESSAGE_BYTES ((192 + 8 * PART_ROUNDS + 15) / 16 * 16)
+#define MESSAGE_BYTES ((80 + 8 * PART_ROUNDS + 15) / 16 * 16)
 #define TIMES_BYTES (MULTIPLICITY * TILE_KEYS * 4)
-#define STAGES_MOST 16
+#define UNIT_BYTES 96
+#define STAGES_MOST 16 /* of all teams */
 
-/* Shared memory: [stages][queries][messages][multiplicities of keys][scratch]
- * [m and l of the warps][sums of the teams][flags of the teams][mbarriers]. */
+/* Shared memory: [stages][queries][units][messages][multiplicities of keys]
+ * [scratch of the teams][m and l of the warps][sums of the teams][flags of the
+ * teams][mbarriers]. A ring of a team lies behind that of the team before. */
 #define REST_BYTES                                                            \
-  (QUERIES * TILE_ROWS * PITCH_Q + MESSAGES * (MESSAGE_BYTES + TIMES_BYTES) + \
-   SCRATCH_BYTES + TEAMS * TEAM_WARPS * TILE_ROWS * 8 +                       \
-   TEAMS * TILE_ROWS * PITCH_END * 4 + TEAMS * 16 +                           \
-   16 * (STAGES_MOST + MESSAGES + QUERIES))
+  (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) +                    \
+            MESSAGES * (MESSAGE_BYTES + TIMES_BYTES) + SCRATCH_BYTES +        \
+            TEAM_WARPS * TILE_ROWS * 8 + TILE_ROWS * PITCH_END * 4 + 16 +     \
+            16 * (MESSAGES + QUERIES)) +                                      \
+   16 * STAGES_MOST)
 #define STAGES_FIT ((SHARED_BYTES - REST_BYTES) / STAGE_BYTES)
-#define STAGES (STAGES_FIT < STAGES_MOST ? STAGES_FIT : STAGES_MOST)
-static_assert(STAGES_FIT >= 4, "too few stages fit");
+#define STAGES_TAKEN (STAGES_FIT < STAGES_MOST ? STAGES_FIT : STAGES_MOST)
+#define TEAM_STAGES (STAGES_TAKEN / TEAMS)
+#define STAGES (TEAMS * TEAM_STAGES)
+static_assert(TEAM_STAGES >= 2, "too few stages fit");
 
 #define AT_QUERY (STAGES * STAGE_BYTES)
-#define AT_MESSAGE (AT_QUERY + QUERIES * TILE_ROWS * PITCH_Q)
-#define AT_TIMES (AT_MESSAGE + MESSAGES * MESSAGE_BYTES)
-#define SCRATCH_AT (AT_TIMES + MESSAGES * TIMES_BYTES)
-#define AT_PEAKS (SCRATCH_AT + SCRATCH_BYTES)
+#define AT_UNIT (AT_QUERY + TEAMS * QUERIES * TILE_ROWS * PITCH_Q)
+#define AT_MESSAGE (AT_UNIT + TEAMS * QUERIES * UNIT_BYTES)
+#define AT_TIMES (AT_MESSAGE + TEAMS * MESSAGES * MESSAGE_BYTES)
+#define AT_SCRATCH (AT_TIMES + TEAMS * MESSAGES * TIMES_BYTES)
+#define AT_PEAKS (AT_SCRATCH + TEAMS * SCRATCH_BYTES)
 #define AT_SUMS (AT_PEAKS + TEAMS * TEAM_WARPS * TILE_ROWS * 8)
 #define AT_LAST (AT_SUMS + TEAMS * TILE_ROWS * PITCH_END * 4)
 #define AT_BARRIERS (AT_LAST + TEAMS * 16)
-static_assert(AT_BARRIERS + 16 * (STAGES + MESSAGES + QUERIES) <= SHARED_BYTES,
+static_assert(AT_BARRIERS + 16 * (STAGES + TEAMS * (MESSAGES + QUERIES)) <=
+                  SHARED_BYTES,
               "shared memory");
+
+/* The producing warps come first, one a team; the scratch memory is theirs. */
+#define SCRATCH_AT (AT_SCRATCH + (int)threadIdx.x / 32 * SCRATCH_BYTES)
 
 extern __shared__ __align__(1024) char shared[];
 
@@ -73,6 +84,7 @@ extern __shared__ __align__(1024) char shared[];
 #define STAGE_FULL(n) BARRIER(n)
 #define STAGE_EMPTY(n) BARRIER(STAGES + (n))
 #define MESSAGE_FULL(n) BARRIER(2 * STAGES + (n))
-#define MESSAGE_EMPTY(n) BARRIER(2 * STAGES + MESSAGES + (n))
-#define QUERY_FULL(n) BARRIER(2 * STAGES + 2 * MESSAGES + (n))
-#define QUERY_EMPTY(n) BARRIER(2 * STAGES + 2 * MESSAGES + QUERIES + (n))
+#define MESSAGE_EMPTY(n) BARRIER(2 * STAGES + TEAMS * MESSAGES + (n))
+#define QUERY_FULL(n) BARRIER(2 * STAGES + 2 * TEAMS * MESSAGES + (n))
+#define QUERY_EMPTY(n)                                                        \
+  BARRIER(2 * STAGES + TEAMS * (2 * MESSAGES + QUERIES) + (n))

@@ -1,22 +1,42 @@
-/* decode_stream.cuh - what the producing warp tells the others: messages, and the
- * mbarriers of the three rings (stages, messages, tiles of queries). */
+/* decode_stream.cuh - what a producing warp tells its team: units, messages, and the
+ * mbarriers of the three rings (stages, messages, tiles of queries). A ring has
+ * places by number, counted on; a place of a team is one of the block's. */
 #pragma once
+
+/* What holds for a whole unit; it stands beside the unit's queries. */
+struct decode_unit_message {
+  dil_tile tile;
+  int number; /* of the tile: its counter of splits that have ended */
+  int splits; /* of the tile */
+};
+static_assert(sizeof(decode_unit_message) <= UNIT_BYTES, "UNIT_BYTES");
 
 /* One visit of a unit, or its end (no visit), or the end of all units. */
 struct decode_message {
-  dil_tile tile;
   dil_visit visit;
-  unsigned unit;  /* of this block, by number */
+  unsigned unit;  /* of this team, by number */
   unsigned place; /* the visit's stage, counted on */
-  int owner;      /* the warp of the team that takes the visit */
-  int number;     /* of the tile: its counter of splits that have ended */
-  int splits;     /* of the tile */
   bool stops;
   /* Of parts of 16 rows and 8 keys, as in dil_scratch. */
   unsigned live[PART_ROUNDS], full[PART_ROUNDS];
 };
 static_assert(sizeof(decode_message) <= MESSAGE_BYTES, "MESSAGE_BYTES");
 
+DIL_INLINE unsigned stage_of(int team, unsigned place) {
+  return team * TEAM_STAGES + place % TEAM_STAGES;
+}
+DIL_INLINE unsigned stage_turn(unsigned place) { return place / TEAM_STAGES & 1; }
+DIL_INLINE unsigned slot_of(int team, unsigned unit) {
+  return team * QUERIES + unit % QUERIES;
+}
+DIL_INLINE unsigned slot_turn(unsigned unit) { return unit / QUERIES & 1; }
+DIL_INLINE unsigned message_of(int team, unsigned n) {
+  return team * MESSAGES + n % MESSAGES;
+}
+DIL_INLINE unsigned message_turn(unsigned n) { return n / MESSAGES & 1; }
+
+#define UNIT(slot)                                                            \
+  (*(decode_unit_message *)(shared + AT_UNIT + (slot) * UNIT_BYTES))
 #define MESSAGE(n)                                                            \
   (*(decode_message *)(shared + AT_MESSAGE + (n) * MESSAGE_BYTES))
 /* How often the keys of the visit count. */
@@ -33,14 +53,15 @@ DIL_INLINE void open_barriers(u32 first, int count, int arrivals) {
 DIL_INLINE void open_stream() {
   if (threadIdx.x == 0) {
     open_barriers(STAGE_FULL(0), 2 * STAGES, 1);
-    open_barriers(MESSAGE_FULL(0), MESSAGES, 1);
-    open_barriers(MESSAGE_EMPTY(0), MESSAGES, TEAMS * TEAM_WARPS);
-    open_barriers(QUERY_FULL(0), QUERIES, 1);
-    open_barriers(QUERY_EMPTY(0), QUERIES, TEAM_WARPS);
+    open_barriers(MESSAGE_FULL(0), TEAMS * MESSAGES, 1);
+    open_barriers(MESSAGE_EMPTY(0), TEAMS * MESSAGES, TEAM_WARPS);
+    open_barriers(QUERY_FULL(0), TEAMS * QUERIES, 1);
+    open_barriers(QUERY_EMPTY(0), TEAMS * QUERIES, TEAM_WARPS);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < QUERIES * TILE_ROWS * PITCH_Q / 16; i += THREADS)
+  for (int i = threadIdx.x; i < TEAMS * QUERIES * TILE_ROWS * PITCH_Q / 16;
+       i += THREADS)
     ((uint4 *)(shared + AT_QUERY))[i] = make_uint4(0, 0, 0, 0);
   proxy_fence();
 }

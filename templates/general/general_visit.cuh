@@ -284,7 +284,7 @@ DIL_INLINE bool next_range(const dil_params &p, const dil_tile &t,
 /* Where keys are split, the warp first counts all tiles. Then it walks them
  * from the start and takes only the tiles of this split. */
 DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
-  if (threadIdx.x == 0) {
+  if ((threadIdx.x & 31) == 0) {
     dil_cursor c;
     c.rest = t.branches;
     c.later_end = c.n = c.stop = 0;

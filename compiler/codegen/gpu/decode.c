@@ -6,7 +6,7 @@
 #include "runtime/cuda/chips.h"
 #include <string.h>
 
-enum { ROWS = 16, TEAM_WARPS = 4, WIDE = 192, WIDTH_MOST = 256 };
+enum { ROWS = 16, TEAM_WARPS = 2, WIDTH_MOST = 256 };
 
 static bool decode_can(const gpu_request *r, char *reason, size_t size) {
   const dil_table *t = &r->common.plan->table;
@@ -30,9 +30,10 @@ static int32_t decode_keys(const dil_table *t) {
   return width <= 128 ? 64 : width <= 256 ? 32 : 16;
 }
 
-/* Teams of warps; the sums of wide heads leave registers for one alone. */
+/* Teams of warps: the sums of wide heads take more registers. */
 static int32_t decode_teams(const dil_table *t) {
-  return t->value_dim > WIDE ? 1 : 2;
+  int32_t width = t->head_dim > t->value_dim ? t->head_dim : t->value_dim;
+  return width <= 128 ? 4 : width <= 192 ? 3 : 2;
 }
 
 static bool decode_write(const gpu_request *r, int32_t variant,
@@ -43,7 +44,7 @@ static bool decode_write(const gpu_request *r, int32_t variant,
   *code = (dil_cuda_code){.family = "decode",
                           .arch = r->arch,
                           .passes = UINT64_MAX,
-                          .threads = 32 * (1 + TEAM_WARPS * decode_teams(t)),
+                          .threads = 32 * decode_teams(t) * (1 + TEAM_WARPS),
                           .shared = (int32_t)gpu_shared_limit(r->arch),
                           .tile_rows = ROWS,
                           .tile_keys = decode_keys(t)};
