@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "peers"))
 try:
@@ -53,6 +53,7 @@ class Case:
     kernel: str = ""              # of patterns.dil, or of an example
     file: str = "tests/bench/patterns.dil"
     backward: bool = False        # its gradients are timed
+    training: bool = False        # forward and gradients, one after the other
     batch: int = 1
     keys: int = 0                 # 0: as many as queries
     kv_heads: int = 0
@@ -103,6 +104,16 @@ def all_cases():
         for r in (1, 4, 16) if d < 256 else (1, 4):
             cases.append(Case(f"branch-d{d}-r{r}", 32768 * r, 16, d,
                               (2048 * r,), (r,), peers=peers("torch_dense")))
+    for name, n, h, d in (("131072", 131072, 12, 64), ("d128", 131072, 16, 128),
+                          ("8192", 8192, 8, 64)):
+        for causal in (False, True):
+            cases.append(Case(f"training-{name}{'-causal' * causal}", n, h, d,
+                              *three, causal=causal, training=True,
+                              peers=longnet))
+    for d in (64, 128):
+        for keys in (2048, 16384):
+            cases.append(Case(f"gradients-d{d}-{keys}", 32768, 16, d, (keys,),
+                              (1,), backward=True, peers=peers("torch_dense")))
     return cases + pattern_cases(peers("torch_masks"))
 
 
@@ -131,7 +142,7 @@ def pattern_cases(peers):
 def options_of(case, folder):
     """What `turns` is told of a case, besides its length."""
     if not case.kernel:
-        return []
+        return ["--backward"] * case.backward
     words = ["--heads", str(case.heads), "--kv-heads",
              str(case.kv_heads or case.heads), "--head-dim", str(case.width),
              "--batch", str(case.batch)]
@@ -172,10 +183,42 @@ class Ours:
         return json.loads(line) if self.good else {}
 
 
+class Both:
+    """Two processes, whose times add up: a training step has both calls."""
+
+    def __init__(self, forward, backward):
+        self.sides = forward, backward
+        self.times = []
+
+    @property
+    def good(self):
+        return all(side.good for side in self.sides)
+
+    def turn(self, runs):
+        return [sum(both) for both in zip(*(s.turn(runs) for s in self.sides))]
+
+    def finish(self):
+        reports = [side.finish() for side in self.sides]
+        if not self.good:
+            return {}
+        added = {key: sum(report[key] for report in reports)
+                 for key in ("flops", "workspace_bytes", "compile_seconds")}
+        return reports[1] | added
+
+
+def training_of(case, folder):
+    forward, cold = ours_of(replace(case, training=False), folder)
+    backward, more = ours_of(replace(case, name=case.name + "-gradients",
+                                     training=False, backward=True), folder)
+    return Both(forward, backward), (cold or 0) + (more or 0)
+
+
 def ours_of(case, folder):
     """A process with a short call, which compiles, without the cache that NVRTC
     has of its own; then one that finds the same code on disk. Also how long it
     took the first to have its code, in seconds."""
+    if case.training:
+        return training_of(case, folder)
     path = os.path.join(folder, case.name + ".dil")
     cache = os.path.join(folder, case.name)
     with open(path, "w") as out:

@@ -19,6 +19,18 @@ def error_of(output, q, k, v):
     return ((got - want).norm() / want.norm()).item()
 
 
+def gradients(run, inputs):
+    """The backward of a call alone: its graph is kept."""
+    inputs = [x.requires_grad_() for x in inputs]
+    output = run()
+    along = torch.randn_like(output)
+
+    def backward():
+        return torch.autograd.grad(output, inputs, along, retain_graph=True)
+    backward()
+    return backward, 0.0, 0, None
+
+
 def ways(case, compiled):
     keys = case.segments[0] // case.dilations[0]
     batch = case.queries // case.segments[0]
@@ -29,6 +41,8 @@ def ways(case, compiled):
             with sdpa_kernel(kernel):
                 return torch.nn.functional.scaled_dot_product_attention(
                     q, k, v, is_causal=case.causal)
+        if case.backward:
+            return lambda: gradients(run, (q, k, v))
         return lambda: first_call(run, lambda o: error_of(o, q, k, v))
 
     for name, kernel in KERNELS.items():

@@ -6,7 +6,8 @@ torchscale does; there zero keys take part, so no error is given."""
 import torch
 import torch.nn.functional as F
 
-from torch_shared import attend, error_of, first_call, random_inputs
+from torch_shared import (attend, error_of, first_call, random_inputs,
+                          training_call)
 
 NEVER = -1e30                      # log-denominator of a row not selected
 
@@ -66,9 +67,12 @@ def ways(case, compiled):
     torch.compiler.reset()
 
     def way(function, backend):
-        return lambda: first_call(
-            lambda: function(q, k, v, case.segments, case.dilations,
-                             case.causal, backend), check)
+        def forward(q, k, v):
+            return function(q, k, v, case.segments, case.dilations, case.causal,
+                            backend)
+        if case.training:
+            return lambda: training_call(forward, (q, k, v))
+        return lambda: first_call(lambda: forward(q, k, v), check)
 
     for backend in ("flash", "cudnn"):
         yield backend, way(longnet, backend)

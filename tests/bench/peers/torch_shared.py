@@ -44,6 +44,43 @@ def first_call(run, check=None):
     return run, first, extra, check(output) if check else None
 
 
+def training_call(forward, inputs):
+    """(run, seconds of the first call, bytes beyond the gradients, no error) of
+    a training step: `forward` of the inputs, then their gradients. PyTorch gives
+    a log-denominator no gradient, so that the branches' weights stand still."""
+    inputs = [x.requires_grad_() for x in inputs]
+    along = torch.randn_like(inputs[0])
+
+    def run():
+        return torch.autograd.grad(forward(*inputs), inputs, along)
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    gradients = run()
+    torch.cuda.synchronize()
+    most = torch.cuda.max_memory_allocated() - before
+    extra = most - sum(x.numel() * x.element_size() for x in gradients)
+    return in_graph(run), first, extra, None
+
+
+def in_graph(run):
+    """The replay of a call, so that short ones do not wait for the host."""
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()
+    side.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return graph.replay
+
+
 def keys_of(case, head, row, distinct):
     """The keys of a row, once for each branch that reaches them."""
     keys = []
