@@ -341,7 +341,7 @@ const char *backward_fast_refusal(const backward_run *b) {
   if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
     return "no such kernel was made";
   if (codes->inputs) return "gradients of an input that scores read";
-  return hopper_gradient_refusal(&g);
+  return hopper_gradient_refusal(&g, codes->fast_q);
 }
 
 /* Runs the fast kernels where the call suits them. The general kernels then

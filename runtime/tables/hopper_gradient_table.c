@@ -65,6 +65,12 @@ static bool transposed_fill(const dil_table *t, transposed_table *to) {
   return true;
 }
 
+/* Query rows that are streamed may stand before position 0, as keys may not. */
+static void transposed_open(hopper_table *out) {
+  for (int32_t i = 0; i < out->range_count; i++)
+    if (out->ranges[i].low == 0) out->ranges[i].low = -HOPPER_FAR;
+}
+
 /* Sinks are in lse, so that these tables need not know of them. */
 static bool gradient_fill(dil_table *t, int32_t pass, int32_t tile_keys,
                           hopper_table *out, char *reason, size_t size) {
@@ -89,6 +95,7 @@ static bool gradient_fill_keys(const dil_table *table, int32_t pass,
         keys ? "grouped heads of different phases"
              : "no memory for its tables");
   free(keys);
+  if (good) transposed_open(out);
   return good;
 }
 

@@ -73,6 +73,29 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
 
 #include "templates/hopper/backward_weigh.cuh"
 
+#if !HOLDS_KEYS
+// Keys behind the last of a batch row may hold NaN, and 0 * NaN is NaN: here
+// they, and their products with dO, become 0. The weights of these keys are 0.
+DEVICE void clear_hidden(const consumer &c, fragments &f,
+                         const ring<STAGES> &block) {
+  const int units = CHUNK / 8; // units of 16 bytes in a row of a chunk
+  int visible = max(shared_word(message_of(c.base, block.slot()) + 24), 0);
+  if (visible >= TILE_KEYS) return;
+  u32 keys = keys_at(c, block.stage()), thread = thread_index();
+#pragma unroll 1
+  for (int i = visible * units + thread % 128; i < TILE_KEYS * units; i += 128)
+#pragma unroll
+    for (int chunk = 0; chunk < HEAD_WIDTH / CHUNK; chunk++)
+      shared_store(keys + chunk * (TILE_KEYS * CHUNK * 2) + i * 16, 0, 0, 0, 0);
+  visible -= thread % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < TILE_KEYS / 2; i++)
+    if (i / 4 * 8 + i % 2 >= visible) f.d[i] = 0;
+  proxy_fence();
+  named_barrier_sync(8 + c.group, 128);
+}
+#endif
+
 // ---- a tile ----------------------------------------------------------------
 
 // The rows of a tile: of its messages, the number of row 0 in the call.
@@ -123,7 +146,10 @@ DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
   mma_wait<0>();
   settle(f.d);
 #endif
-  if (!HOLDS_KEYS) release_values(c, block);
+#if !HOLDS_KEYS
+  release_values(c, block);
+  if (run.of.lengths) clear_hidden(c, f, block);
+#endif
 }
 
 #if MAKES_WEIGHTED

@@ -84,8 +84,25 @@ DEVICE void store_gradient(const hopper_backward_launch &run,
     *(volatile unsigned *)run.spoiled = 1;
 }
 
+#if !HOLDS_KEYS
+// What a row without keys has of dO may be NaN, and 0 * NaN is NaN: its dQ
+// is 0.
+DEVICE void clear_rows_without_keys(fragments &f) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    if (f.row[half].lse < INFINITE_LSE) continue;
+#pragma unroll
+    for (int i = 2 * half; i < HEAD_WIDTH / 2; i += 4)
+      f.scored[i] = f.scored[i + 1] = 0;
+  }
+}
+#endif
+
 DEVICE void end_tile(const hopper_backward_launch &run, const consumer &,
                      fragments &f, const tile_rows_message &t) {
+#if !HOLDS_KEYS
+  clear_rows_without_keys(f);
+#endif
 #if MAKES_SCORED
   float scored = power_of_2(-(WEIGHT_BITS + unit_bits(run)));
   store_gradient(run, run.scored, f.scored, t, run.scored_factor * scored,

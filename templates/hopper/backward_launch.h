@@ -50,6 +50,7 @@ typedef struct hopper_facts_launch {
   int fact_blocks, value_blocks;
   float kept;                  /* the share of weights that dropout leaves; it is
                                   a factor of the deltas */
+  const int *lengths;          /* [batches] or NULL: the keys of each batch row */
   const void *v;
   long long v_stride[3];
   int keys, key_heads;

@@ -43,6 +43,11 @@ DEVICE float dot_rows(const void *a, const void *b, long long i, long long j,
   return sum;
 }
 
+// The number of a batch row's keys.
+DEVICE int keys_of(const hopper_facts_launch &run, int batch) {
+  return run.lengths ? max(0, min(run.lengths[batch], run.keys)) : run.keys;
+}
+
 // A row of a head, of rows that follow one another as they do in memory: all
 // heads of a position.
 struct head_row {
@@ -95,6 +100,7 @@ DEVICE void look_at_values(const hopper_facts_launch &run) {
   head_row r =
       row_of(run, blockIdx.x - run.fact_blocks, run.keys, run.key_heads);
   long long at = offset_of(run.v_stride, r.b, r.n, r.h);
+  r.there &= r.n < keys_of(run, r.b);
   raise_top(run.tops + 1, dot_rows(run.v, run.v, at, at, r.there), r.there);
 }
 #endif
@@ -109,12 +115,12 @@ DEVICE void draw_word(const hopper_facts_launch &run) {
   int count = key ? run.keys : run.rows;
   long long head = i / count;
   if (head >= (long long)run.batches * run.heads) return;
-  int n = (int)(i % count), away = key ? 0 : run.keys - run.rows;
+  int batch = (int)(head / run.heads), n = (int)(i % count);
+  int away = key ? 0 : keys_of(run, batch) - run.rows;
   dil_seed seed = seed_of(run);
   (key ? run.key_words : run.row_words)[i] =
-      dil_drop_word(key ? DIL_DROP_KEY : DIL_DROP_ROW, (int)(head / run.heads),
-                    (int)(head % run.heads), n + away, seed.low,
-                    seed.high);
+      dil_drop_word(key ? DIL_DROP_KEY : DIL_DROP_ROW, batch,
+                    (int)(head % run.heads), n + away, seed.low, seed.high);
 }
 #endif
 

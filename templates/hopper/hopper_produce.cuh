@@ -176,8 +176,9 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool begun,
   if (all >> lane & 1) {
     u32 to = run_at(plan, __popc(all & ((1u << lane) - 1)));
     const hopper_key_range &p = *plan_range(run, plan, first_range(from) + lane);
-    if (keys.count <= 0) keys = {run.key_low, 0};
-    map_row at = map_row_of(keys.position - run.key_low, p.stride, p.slot,
+    int low = run.key_low - streamed_away(shared_word(plan + 12));
+    if (keys.count <= 0) keys = {low, 0};
+    map_row at = map_row_of(keys.position - low, p.stride, p.slot,
                             run.key_rest[p.slot]);
     shared_store(to, keys.position, keys.count, at.row,
                  at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);

@@ -12,6 +12,9 @@
 #ifndef BACK_WINDOWS
 #define BACK_WINDOWS 1 // 0: every window holds its row
 #endif
+#ifndef HOLDS_KEYS
+#define HOLDS_KEYS 0 // 1: tiles hold keys and stream query rows
+#endif
 #ifndef ROW_RANGES
 #define ROW_RANGES 1 // 0: every key range is that of all rows
 #endif
@@ -50,7 +53,8 @@ DEVICE int rows_between(int first, int end, int stride) {
   return first < end ? (end - 1 - first) / stride + 1 : 0;
 }
 
-// M minus the number of a batch row's keys. Its rows stand that much earlier.
+// M minus the number of a batch row's keys. Its query rows stand that much
+// earlier.
 // Kernels for segments that are not nested lack the registers for lengths.
 DEVICE int away_of(const hopper_launch *run, int batch) {
 #ifdef __CUDACC__
@@ -59,15 +63,20 @@ DEVICE int away_of(const hopper_launch *run, int batch) {
   if (!run->lengths) return 0;
   return run->keys - greater(0, lesser(run->lengths[batch], run->keys));
 }
-// The position where the batch row's first period begins.
+// How much earlier the rows that tiles hold stand, and those that they stream.
+// Both end where the batch row's keys end.
+DEVICE int held_away(int away) { return HOLDS_KEYS ? 0 : away; }
+DEVICE int streamed_away(int away) { return HOLDS_KEYS ? away : 0; }
+// The position where the batch row's first period begins. Here `away` is that
+// of held rows.
 DEVICE int origin_of(const hopper_launch *run, int away) {
   int low = run->low - away;
   if (!away) return run->origin;
   return run->grid ? floor_to(greater(low, 0), run->grid) : low;
 }
-// The number of the query row at a position.
+// The number of a tile's row 0 in the call.
 DEVICE int row_at(const hopper_launch *run, const tile *x) {
-  return x->position - run->first + x->away;
+  return x->position - run->first + held_away(x->away);
 }
 
 // The position from which residues count: 0, or the start of the segment if all
@@ -133,18 +142,19 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   x->instance = (short)(instance + pair % s->share);
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
-  int away = away_of(run, x->batch);
+  int away = away_of(run, x->batch), first = run->low - held_away(away);
   const hopper_instance *m = &run->instances[x->instance];
-  int low = origin_of(run, away) + (SHIFTS ? m->interval * run->interval : 0) +
+  int low = origin_of(run, held_away(away)) +
+            (SHIFTS ? m->interval * run->interval : 0) +
             (block - x->batch * run->periods) * run->period;
   int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
   if (!NESTED && k->crossing) {
-    tile_among(run, k, t, greater(low, run->low - away),
+    tile_among(run, k, t, greater(low, first),
                lesser(low + run->interval, run->high - away), at, x);
   } else {
     int cell = t / k->tiles;
     low += cell * k->cell;
-    tile_rows(run, t - cell * k->tiles, greater(low, run->low - away),
+    tile_rows(run, t - cell * k->tiles, greater(low, first),
               lesser(low + k->cell, run->high - away), at, k->stride, x);
   }
   x->away = away_of(run, x->batch); // computed again to save registers
@@ -174,7 +184,7 @@ DEVICE bool packed_find(const hopper_launch *run, const tile *x, tile *packed) {
 // How far segment i around a position reaches: its first position, or with
 // `front` its end, negated. A smaller number reaches farther.
 DEVICE int reach_of(const hopper_launch *run, int position, int i, bool front) {
-  int s = run->segments[i], low = s ? floor_to(position, s) : 0;
+  int s = run->segments[i], low = s ? floor_to(position, s) : -HOPPER_FAR;
   if (!front) return low;
   return s ? -lesser(low + s, run->keys) : -run->keys;
 }
@@ -197,7 +207,8 @@ DEVICE int ranked(const hopper_launch *run, int position, unsigned segments,
   return front ? -found : found;
 }
 
-// The positions low .. high - 1 from which a key range may take its keys.
+// The positions low .. high - 1 from which a key range may take its keys. Query
+// rows that are streamed may stand before position 0.
 typedef struct key_bounds {
   int low, high;
 } key_bounds;
@@ -218,7 +229,7 @@ DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
   key_bounds r;
   if (!NESTED && p->side >= HOPPER_SHARED)
     return shared_bounds(run, position, p);
-  r.low = 0;
+  r.low = -HOPPER_FAR;
   r.high = run->keys;
   if (p->outer) {
     r.low = floor_to(position, p->outer);
@@ -249,7 +260,8 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
   int at =
       p->offset + run->instances[x->instance].shift + base_of(run, x->position);
   int low = greater(greater(in.low, p->low),
-                    greater(run->key_low, x->position - p->left));
+                    greater(run->key_low - streamed_away(x->away),
+                            x->position - p->left));
   int high = lesser(lesser(in.high, p->high), run->key_high - x->away);
   r.position = first_from(low, at, p->stride);
   r.count = 0;

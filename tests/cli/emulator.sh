@@ -72,6 +72,15 @@ hopper_gradients() { # file, kernels, options
     done
 }
 
+# The kernels of a call with more rows than keys, or with lengths.
+made_by_hopper() { # options
+  "$BUILD/dil" run "$TMP/d64.dil" --random 1 --device cuda --backward --check \
+    "$@" >"$TMP/made" 2>&1
+  cat "$TMP/made"
+  grep -q "^grads *by hopper gradient dkv.*hopper gradient dq" "$TMP/made" ||
+    echo "not ok: no kernel of Hopper made $*"
+}
+
 # Two chips at once, a processor each.
 compare 80 12 edges packed linked_ranks gradients_cuda &
 {
@@ -83,6 +92,11 @@ compare 80 12 edges packed linked_ranks gradients_cuda &
     hopper_gradients d64 'dq dkv'
     hopper_gradients dropout 'dq:dropout dkv:dropout' --train --seed 5
     hopper_gradients d192 'dq dk dv'
+    made_by_hopper --seq 230 --keys 170
+    printf '\223NUMPY\1\0\166\0%-117s\n\310\0\0\0\144\0\0\0' \
+      "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" \
+      >"$TMP/lengths.npy"
+    made_by_hopper --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
   } >"$TMP/gradients on sm_90" 2>&1
 } &
 wait

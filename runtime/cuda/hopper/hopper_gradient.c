@@ -25,6 +25,7 @@ enum { HELD_ROWS = 64 }; /* of a warpgroup */
 typedef struct gradient_memory {
   pthread_mutex_t lock;
   hopper_table *table; /* by pass */
+  bool nested;         /* the segments of every pass are nested */
   bool
       clears; /* some rows are in no tile, or passes add: they become 0 first */
   map_cache maps;
@@ -52,6 +53,7 @@ static dil_status gradient_fill_table(const dil_table *from, int32_t pass,
   char reason[128];
   hopper_table *t = &m->table[pass];
   bool keys = gradient_holds_keys(code);
+  m->nested &= hopper_is_nested(from, from->passes[pass].branches);
   if (!hopper_gradient_table_fill(from, pass, keys, code->about.tile_keys, t,
                                   reason, sizeof reason))
     return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
@@ -69,6 +71,7 @@ static dil_status hopper_gradient_open(const dil_table *table,
   if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
   pthread_mutex_init(&m->lock, NULL);
   code->memory = m;
+  m->nested = true;
   int32_t strides = 1;
   dil_status status = DIL_OK;
   m->table = malloc((size_t)table->pass_count * sizeof *m->table);
@@ -88,6 +91,7 @@ static dil_status hopper_gradient_open(const dil_table *table,
 /* Rows that tiles hold, as rows; rows that they stream, as keys. */
 static hopper_place gradient_place(const cuda_run *r, bool holds_keys) {
   hopper_place place = hopper_place_whole(r->B, r->N, r->M);
+  place.shorter = r->call->lengths != NULL;
   if (!holds_keys) return place;
   place.rows = r->M;
   place.first = place.low = 0;
@@ -138,6 +142,7 @@ static void gradient_fill_call(const gradient_run *g,
   float kept = r->drop ? (float)(1 / (1 - r->table->dropout)) : 1;
   l->of.scale = r->scale * log2_e;
   l->of.natural = r->scale;
+  l->of.lengths = r->call->lengths;
   l->of.heads = keys ? r->table->kv_heads : r->table->heads;
   l->scored = makes == GRADIENT_V ? none : gradient_view(keys ? &g->k : &g->q);
   l->weighted = makes & GRADIENT_V ? gradient_view(&g->v) : none;
@@ -195,6 +200,11 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   return counters_give(counters, r->stream, &counter, status);
 }
 
+/* Whether some rows are in no tile, or several passes add to them. */
+static bool gradient_clears(const cuda_run *r, const gradient_memory *m) {
+  return m->clears || r->call->lengths || r->N > r->M;
+}
+
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code) {
@@ -203,7 +213,7 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, pass, space, code, &l);
   if (status || (!l.scored.data && !l.weighted.data)) return status;
-  if (m->clears && pass == 0)
+  if (gradient_clears(g->of, m) && pass == 0)
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);
@@ -265,6 +275,7 @@ static void facts_fill(const gradient_run *g,
                              .fact_blocks =
                                  (int)facts_blocks(t, r->B * r->N * t->heads),
                              .kept = r->drop ? (float)(1 - t->dropout) : 1,
+                             .lengths = r->call->lengths,
                              .v = v->data,
                              .keys = (int)r->M,
                              .key_heads = t->kv_heads,
@@ -313,16 +324,31 @@ static bool gradient_is_described(const dil_tensor *t) {
   return !t->data || (t->dtype != DIL_F32 && maps_can(t));
 }
 
-const char *hopper_gradient_refusal(const gradient_run *g) {
+/* Rows before position 0 are in no tile where some branches have segments. */
+static bool gradient_has_early_rows(const gradient_memory *m, int32_t passes) {
+  bool early = false;
+  for (int32_t p = 0; p < passes; p++)
+    early |= m->table[p].interval && m->table[p].endless;
+  return early;
+}
+
+const char *hopper_gradient_refusal(const gradient_run *g,
+                                    const cuda_code *code) {
   enum { FEW_ROWS = 64 };
   const cuda_run *r = g->of;
   const dil_call *c = r->call;
-  if (c->lengths) return "lengths";
+  const gradient_memory *m = code->memory;
+  bool early = gradient_has_early_rows(m, r->table->pass_count);
   if (c->packed.queries) return "documents of a packed call";
-  if (r->N > r->M) return "queries before the first key";
+  if (r->M == 0) return "no keys";
+  if (c->lengths && !m->nested)
+    return "lengths where segments are not nested";
+  if (c->lengths && early)
+    return "lengths where only some branches have segments";
+  if (r->N > r->M && early) return "queries before the first key";
   if (!(r->scale > 0)) return "a scale that is not positive";
   if (r->N < FEW_ROWS) return "fewer than 64 queries";
-  if (r->M > 1 << 29) return "more than 2^29 rows";
+  if (r->M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
   if (r->B > 1 << 16) return "more than 2^16 batch rows";
   bool described = gradient_is_described(&g->o) && maps_can(&c->q) &&
                    maps_can(&c->k) && maps_can(&c->v) && maps_can(&c->o);

@@ -25,8 +25,9 @@ hopper_gradient_space hopper_gradient_place(const gradient_run *g,
                                             char *memory);
 
 /* Returns why these kernels cannot make the gradients of a call; NULL: they
- * can. */
-const char *hopper_gradient_refusal(const gradient_run *g);
+ * can. `code` makes dQ. */
+const char *hopper_gradient_refusal(const gradient_run *g,
+                                    const cuda_code *code);
 /* The facts of all query rows, and the words of dropout. `code`: any of a
  * call's. */
 dil_status hopper_gradient_facts(const gradient_run *g,

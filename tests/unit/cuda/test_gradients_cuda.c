@@ -292,6 +292,31 @@ static const struct {
      P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
      0,
      {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"lengths, grouped heads, dropout",
+     P("heads 4 kv 2; head_dim 48",
+       "dropout 0.3; segments 48, 96; dilations 1, 2; phase kv;"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths, .train = true}}},
+    {"lengths, windows of many rows",
+     P(SMALL, "window 40, 9; mask abs(i - j) < 20 || j < 30; branch { }"),
+     0,
+     {.call = {.batch = 3, .queries = 200, .lengths = some_lengths}}},
+    {"lengths, wide heads",
+     P("heads 1; head_dim 160", "branch { segment 100; dilation 3; }"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"many rows, dilated",
+     P("heads 2 kv 1; head_dim 32", "phase kv; branch { dilation 2; }"),
+     0,
+     {.call = {.queries = 150}}},
+    {"many rows, segments",
+     P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {.queries = 200}}},
+    {"many rows, segments that cross",
+     P(SMALL, "branch { segment 40; } branch { segment 64; dilation 2; }"),
+     0,
+     {.call = {.queries = 200}}},
     {"passes",
      P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
      FORCE_CHAIN,
@@ -369,7 +394,8 @@ START_TEST(asked) {
   call_shape *call = &shape.call;
   if (!gpu_wanted()) return;
   if (!call->batch) call->batch = 1;
-  call->queries = call->keys = 90;
+  if (!call->queries) call->queries = 90;
+  call->keys = 90;
   call->seed += (uint32_t)_i + 1;
   tested_pattern *s = tested_pattern_new(ways[i].name, ways[i].text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", ways[i].name, s->problem);
