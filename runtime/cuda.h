@@ -230,13 +230,20 @@ enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
  * only whole sequences of a plan with one pass. DROPS: the code takes the calls
  * with dropout, and no others. SCORES: scores are rewritten, but nothing else
  * decides over pairs. FORM: the form of scores; CUDA_SCORE_LINEAR keeps the
- * scale of products. */
+ * scale of products. LISTS: how many lists of kept blocks a call makes first. Of
+ * each list: the sizes of its blocks of queries and of keys, and as bits
+ * whether heads and batch rows have their own. */
 enum {
   HOPPER_KNOB_WHOLE,
   HOPPER_KNOB_DROPS,
   HOPPER_KNOB_SCORES,
-  HOPPER_KNOB_FORM
+  HOPPER_KNOB_FORM,
+  HOPPER_KNOB_LISTS,
+  HOPPER_KNOB_LIST /* the first of HOPPER_LIST_KNOBS numbers of each */
 };
+enum { HOPPER_LIST_QUERIES, HOPPER_LIST_KEYS, HOPPER_LIST_LINES,
+       HOPPER_LIST_KNOBS };
+enum { HOPPER_LIST_HEADS = 1, HOPPER_LIST_BATCHES = 2 };
 enum { CUDA_SCORE_ANY, CUDA_SCORE_LINEAR, CUDA_SCORE_CAPPED };
 
 #endif

@@ -74,6 +74,7 @@
 #define BACKWARD 1
 #define CHECKS 0
 #define PAIRWISE 0
+#define TURNS 1
 #define BARE 0           // hopper_zero clears such rows
 #define STATES 0
 #define LOADERS 1

@@ -11,7 +11,7 @@
 
 #include "templates/hopper/hopper_launch.h"
 
-enum { HOPPER_BACKWARD_BYTES = 31232 }; /* of hopper_backward_launch */
+enum { HOPPER_BACKWARD_BYTES = 31296 }; /* of hopper_backward_launch */
 
 /* A gradient of 16-bit elements; where the plan has several passes, sums in f32
  * to which each pass adds. Strides count elements. */

@@ -75,6 +75,13 @@
 #ifndef PAIRWISE
 #define PAIRWISE 0
 #endif
+#ifndef LISTS
+#define LISTS 0          // conditions on blocks, which become lists first
+#endif
+#ifndef TURNS
+#define TURNS 1          // 0: warpgroups multiply when they can, each in its own
+                         // blocks, without ping-pong scheduling
+#endif
 #ifndef CHAINS
 #define CHAINS 1         // score chains, if SCORED
 #endif
@@ -179,6 +186,10 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
 #if DROPS
 #include "templates/hopper/hopper_drop.cuh"
 #endif
+#include "templates/hopper/hopper_pairs_of.cuh"
+#if LISTS
+#include "templates/hopper/hopper_lists.cuh"
+#endif
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/hopper_clear.cuh"
 #include "templates/hopper/hopper_consume.cuh"
@@ -216,6 +227,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if DROPS
   if (run.draws) {
     draw_words(run);
+    return;
+  }
+#endif
+#if LISTS
+  if (run.makes_lists) {
+    make_lists(run);
     return;
   }
 #endif

@@ -83,8 +83,8 @@ DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
 // Handles a block in which this warpgroup has no rows, or only rows that see
 // nothing. The warpgroup still takes part in the ping-pong and releases the
 // stages. With DELAYED_RELEASE it releases the values of the previous block.
-// The named barrier also orders the warpgroup's reads of the message before the
-// release.
+// A named barrier, that of the ping-pong or the warpgroup's own, also orders the
+// warpgroup's reads of the message before the release.
 //
 // No wgmma synchronises the four warps here. So only the thread that releases a
 // stage waits for its mbarrier. Another thread might come too late: it would
@@ -98,6 +98,7 @@ DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   }
   pingpong_wait(c);
   pingpong_arrive(c);
+  if (!TURNS) named_barrier_sync(8 + c.group, 128);
   release_keys(c, block);
   if (c.lead) wait_values(c, values);
   release_values(c, values);
@@ -110,6 +111,13 @@ DEVICE void release_early(const consumer &c, int4 m) {
   if (is_last(m)) release_queries(c, tile_of(m));
 }
 
+// Which pairs of a block a list holds.
+#if LISTS
+typedef dil_bits listed_pairs;
+#else
+struct listed_pairs {};
+#endif
+
 #if PAIRWISE || SCORED
 #include "templates/hopper/hopper_score.cuh"
 #endif
@@ -118,7 +126,9 @@ DEVICE void release_early(const consumer &c, int4 m) {
 #else
 // Without masks only windows hide pairs, and mask_block needs no preparation.
 struct kept_pairs {};
-DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &) {
+template <class Listed>
+DEVICE kept_pairs ask_pairs(const consumer &, int4, const ring<STAGES> &,
+                            Listed) {
   return {};
 }
 DEVICE void hide_block(const consumer &c, int4 m, float (&s)[TILE_KEYS / 2],
@@ -134,14 +144,25 @@ DEVICE score_line find_line(const consumer &, int4, const ring<STAGES> &) {
 }
 #endif
 
+// Asks the list of a block that must be masked. It does so before the products,
+// since registers are few while they run.
+DEVICE listed_pairs ask_list(const consumer &c, int4 m,
+                             const ring<STAGES> &block) {
+#if LISTS
+  if (masks(c, m)) return listed_bits(c, m, block);
+#endif
+  return {};
+}
+
 // What becomes known of a block while its products run.
 struct block_scores {
   kept_pairs kept;
   score_line line;
 };
 DEVICE block_scores ask_block(const consumer &c, int4 m,
-                              const ring<STAGES> &block) {
-  return {ask_pairs(c, m, block), find_line(c, m, block)};
+                              const ring<STAGES> &block,
+                              const listed_pairs &listed) {
+  return {ask_pairs(c, m, block, listed), find_line(c, m, block)};
 }
 
 // Turns products into scores, and hides pairs.
@@ -181,10 +202,11 @@ DEVICE void begin_block(const consumer &c, fragments &f, int4 m, u32 q,
                         const ring<STAGES> &block) {
   float s[TILE_KEYS / 2];
   if (fresh) wait_queries(c, tile_of(m));
+  listed_pairs listed = ask_list(c, m, block);
   pingpong_wait(c);
   multiply_keys(s, q, key_descriptor(c, block.stage()));
   pingpong_arrive(c);
-  block_scores known = ask_block(c, m, block);
+  block_scores known = ask_block(c, m, block, listed);
   mma_wait<0>();
   settle(s);
   release_keys(c, block);
@@ -221,13 +243,14 @@ DEVICE void follow_block(const consumer &c, fragments &f, int4 m, u32 q,
   u32 k = key_descriptor(c, block.stage());
   u32 v = value_descriptor(c, before.stage());
   float s[TILE_KEYS / 2];
+  listed_pairs listed = ask_list(c, m, block);
   q = uniform(q); // in the loop the compiler no longer knows that it is uniform
   pingpong_wait(c);
   multiply_keys(s, q, k);
   wait_values(c, before);
   settle(f.o);
   multiply_values(f.o, f.p, v, [&] { pingpong_arrive(c); });
-  block_scores known = ask_block(c, m, block);
+  block_scores known = ask_block(c, m, block, listed);
   mma_wait<1>();
   settle(s);
   release_keys(c, block);

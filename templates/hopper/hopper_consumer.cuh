@@ -12,10 +12,10 @@ DEVICE int warp_row(u32 thread) { return (thread / 32 - 4) * 16; }
 // warpgroup has a named barrier. A warpgroup waits at its own before it issues
 // products and then arrives at that of the next one, which orders them.
 DEVICE void pingpong_wait(const consumer &c) {
-  named_barrier_sync(2 + c.group, 256);
+  if (TURNS) named_barrier_sync(2 + c.group, 256);
 }
 DEVICE void pingpong_arrive(const consumer &c) {
-  named_barrier_arrive(2 + (c.group + 1) % WARPGROUPS, 256);
+  if (TURNS) named_barrier_arrive(2 + (c.group + 1) % WARPGROUPS, 256);
 }
 
 // The number of keys that a distance in positions spans. It is exact while the

@@ -33,7 +33,8 @@ enum {
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
   HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
   HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
-  HOPPER_LAUNCH_BYTES = 31104 /* of hopper_launch; C and CUDA C both check it */
+  HOPPER_LISTS = 1,       /* lists of kept blocks */
+  HOPPER_LAUNCH_BYTES = 31168 /* of hopper_launch; C and CUDA C both check it */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -149,6 +150,15 @@ typedef struct hopper_shape {
   unsigned long long bare;
 } hopper_shape;
 
+/* A list of kept blocks: a bit for each key block, in rows of `words` words, one
+ * row for each query block from number `low` on, of each head and batch row, or
+ * of all heads or batch rows together. */
+typedef struct hopper_block_list {
+  unsigned *bits;
+  long long head, batch;       /* words from one to the next; 0: they share it */
+  int low, rows, words, heads, batches;
+} hopper_block_list;
+
 typedef struct hopper_launch {
   hopper_maps q, k, v, o;
   hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
@@ -253,6 +263,8 @@ typedef struct hopper_launch {
   const unsigned short *v_data; /* the values, for that launch */
   long long v_batch, v_row, v_head;
   dil_device_input input[16];
+  hopper_block_list lists[HOPPER_LISTS];
+  int makes_lists;             /* bool: this launch only makes `lists` */
 } hopper_launch;
 
 #endif

@@ -21,22 +21,33 @@ struct pair_state {
   bool open;    // a tile has begun
   bool pending; // the last block's weights are not multiplied yet
   bool asked;   // masks or scores may have hidden pairs in that block
+  int idle;     // blocks since then that the warpgroup took no part in
 };
+
+// Whether the pending product may wait until after a block that the warpgroup
+// takes no part in. Its stage of values is needed for the block that comes
+// STAGES later.
+DEVICE bool may_wait(const pair_state &p, int4 m) {
+  return !TURNS && !(m.x & BLOCK_NEW) && p.idle < STAGES - 2;
+}
 
 // Closes the stream before a block: settles hidden keys and values that are not
 // finite. If the block begins a tile, the previous tile ends here, unless its
-// last product is pending.
+// last product is pending. `before`: the block of the pending product. The block
+// behind it says how many of its keys are hidden.
 DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
                        const ring<STAGES> &before) {
   bool bad = false;
   if (p.pending) {
-    clear_hidden(c, hidden_before(m), before);
-    if (p.asked) {
-      wait_values(c, before);
-      bad = has_bad_values(c.base + AT_VALUE + before.stage() * VALUE_BYTES,
-                           TILE_KEYS - (hidden_before(m)), c.group);
+    if (p.idle == 0) {
+      clear_hidden(c, hidden_before(m), before);
+      if (p.asked) {
+        wait_values(c, before);
+        bad = has_bad_values(c.base + AT_VALUE + before.stage() * VALUE_BYTES,
+                             TILE_KEYS - (hidden_before(m)), c.group);
+      }
     }
-    if (bad || !takes(c, m)) {
+    if (bad || !(takes(c, m) || may_wait(p, m))) {
       drain(c, f, before, bad);
       p.pending = false;
     }
@@ -54,10 +65,10 @@ DEVICE void close_tile(const consumer &c, fragments &f, pair_state &p, int4 m,
 DEVICE void consume_pairs(const consumer &c) {
   fragments f;
   ring<STAGES> block = {0}, before = {0};
-  pair_state p = {false, false, false};
-  if (c.group == 0) named_barrier_arrive(2, 256);
+  pair_state p = {false, false, false, 0};
+  if (TURNS && c.group == 0) named_barrier_arrive(2, 256);
 #pragma unroll 1
-  for (;; before = block, block.next()) {
+  for (;; block.next()) {
     wait_keys(c, block);
     int4 m = shared_load(message_of(c.base, block.slot()));
     close_tile(c, f, p, m, before);
@@ -71,6 +82,7 @@ DEVICE void consume_pairs(const consumer &c) {
     if (!takes(c, m)) {
       m.x &= ~BLOCK_NEW; // the tile's queries are already loaded
       idle(c, m, block);
+      p.idle++;
       continue;
     }
     u32 q = query_descriptor(c, tile_of(m));
@@ -83,6 +95,8 @@ DEVICE void consume_pairs(const consumer &c) {
     }
     p.pending = true;
     p.asked = HIDING || DROPS || masks(c, m);
+    p.idle = 0;
+    before = block;
   }
   store_wait();
 }

@@ -13,9 +13,20 @@
 // warpgroup has a word for each block: the result of dil_known.
 enum { PAIR_MANY = 256 }; // more blocks than this are evaluated by groups first
 
-// Whether a predicate (its window and masks) keeps all pairs of a box of
+// What the list of a predicate holds of a box of positions; without a list, all.
+DEVICE int cover_listed(const hopper_launch &run, int predicate,
+                        dil_range rows, dil_range keys, const dil_pair &at) {
+#if LISTS
+  int list = dil_list_of[predicate];
+  if (list >= 0) return cover_list(run, list, rows, keys, at);
+#endif
+  return DIL_FULL;
+}
+
+// Whether a predicate (its window, list and masks) keeps all pairs of a box of
 // positions, some, or none.
-DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
+DEVICE int cover_predicate(const hopper_launch &run, int predicate,
+                           dil_range rows, dil_range keys,
                            const dil_pair &at) {
   const dil_predicate_row &w = dil_predicates[predicate];
   if (w.right != DIL_FAR && keys.low - rows.high > w.right) return DIL_EMPTY;
@@ -27,6 +38,9 @@ DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
   bool full = within &&
               (w.right == DIL_FAR || keys.high - rows.low <= w.right) &&
               (w.left == DIL_FAR || rows.high - keys.low <= w.left);
+  int listed = cover_listed(run, predicate, rows, keys, at);
+  if (listed == DIL_EMPTY) return DIL_EMPTY;
+  full = full && listed == DIL_FULL;
   if (w.masked) {
     dil_range kept = dil_cover(predicate, rows, keys, r_int(at.h), at);
     if (!kept.high) return DIL_EMPTY;
@@ -37,12 +51,12 @@ DEVICE int cover_predicate(int predicate, dil_range rows, dil_range keys,
 
 // The same for the union of a run's predicates. Without a predicate all pairs
 // are kept.
-DEVICE int cover_box(u32 predicates, dil_range rows, dil_range keys,
-                     const dil_pair &at) {
+DEVICE int cover_box(const hopper_launch &run, u32 predicates, dil_range rows,
+                     dil_range keys, const dil_pair &at) {
   int best = predicates ? DIL_EMPTY : DIL_FULL;
 #pragma unroll 1
   for (; predicates && best < DIL_FULL; predicates &= predicates - 1)
-    best = max(best, cover_predicate(__ffs(predicates) - 1, rows, keys, at));
+    best = max(best, cover_predicate(run, __ffs(predicates) - 1, rows, keys, at));
   return best;
 }
 
@@ -70,9 +84,10 @@ DEVICE pair_box box_of(const tile &x, const pair_run &r, int stride, int from,
           left > 0 && row < x.rows,
           left >= all};
 }
-DEVICE int cover_blocks(const pair_run &r, const pair_box &box) {
+DEVICE int cover_blocks(const hopper_launch &run, const pair_run &r,
+                        const pair_box &box) {
   if (!box.some) return DIL_EMPTY;
-  int best = cover_box(r.range.predicates, box.rows, box.keys, r.at);
+  int best = cover_box(run, r.range.predicates, box.rows, box.keys, r.at);
   return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
 
@@ -106,14 +121,15 @@ DEVICE u32 pair_begin(pair_planner &p, const tile &x) {
 struct pair_words {
   int takes[3], asks[3], all;
 };
-DEVICE pair_words pair_cover(const tile &x, const pair_run &r, int stride,
-                             int group, u32 known) {
+DEVICE pair_words pair_cover(const hopper_launch &run, const tile &x,
+                             const pair_run &r, int stride, int group,
+                             u32 known) {
   int lane = thread_index() % 32;
   pair_words words = {{0, 0, 0}, {0, 0, 0}, 0};
 #pragma unroll
   for (int w = 0; w < WARPGROUPS; w++) {
     pair_box box = box_of(x, r, stride, group * 32 + lane, 1, w * 64, 64);
-    int cover = cover_blocks(r, box);
+    int cover = cover_blocks(run, r, box);
     words.takes[w] = __ballot_sync(~0u, cover != DIL_EMPTY);
     words.asks[w] = __ballot_sync(~0u, cover == DIL_PARTIAL);
     words.all |= words.takes[w];
@@ -134,8 +150,8 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
     pair_begin(p, x);
   }
   u32 to = plan_of(p.base, p.plans & 1) + 48 + p.runs * RUN_BYTES;
-  pair_words words = pair_cover(x, r, p.run.classes[x.klass].stride, group,
-                                to + 64);
+  pair_words words = pair_cover(p.run, x, r, p.run.classes[x.klass].stride,
+                                group, to + 64);
   if (!words.all) return;
   p.runs++;
   int keys = group * 32 * TILE_KEYS;
@@ -154,13 +170,13 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
 }
 
 // Bit n: some pair of the 32 blocks of group `first + n` may be kept.
-DEVICE u32 pair_groups(const tile &x, const pair_run &r, int stride,
-                       int first) {
+DEVICE u32 pair_groups(const hopper_launch &run, const tile &x,
+                       const pair_run &r, int stride, int first) {
   int blocks = (r.keys.count + TILE_KEYS - 1) / TILE_KEYS;
   int group = first + thread_index() % 32;
   bool some = group * 32 < blocks;
   if (blocks > PAIR_MANY)
-    some = cover_blocks(r, box_of(x, r, stride, group * 32, 32, 0,
+    some = cover_blocks(run, r, box_of(x, r, stride, group * 32, 32, 0,
                                   TILE_ROWS)) != DIL_EMPTY;
   return __ballot_sync(~0u, some);
 }
@@ -196,7 +212,7 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
 #pragma unroll 1
     for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
 #pragma unroll 1
-      for (u32 rest = pair_groups(x, r, k.stride, first); rest;
+      for (u32 rest = pair_groups(run, x, r, k.stride, first); rest;
            rest &= rest - 1)
         pair_group(p, x, r, first + __ffs(rest) - 1);
   }

@@ -30,14 +30,31 @@ DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
   return bits;
 }
 
+// The thread's rows and the first column of a block. `step`: between columns.
+DEVICE dil_block pair_block(const pair_tile &t, int first, int step) {
+  int row = t.rows.x + pair_row(thread_index()) * t.rows.y;
+  return {{row, row + 8 * t.rows.y}, first, step, 0};
+}
+
+#if LISTS
+// The pairs of a block that the list holds. All its predicates with a list have
+// the same.
+DEVICE dil_bits listed_bits(const consumer &c, int4 m,
+                            const ring<STAGES> &block) {
+  int4 what = shared_load(message_of(c.base, block.slot()) + 16);
+  pair_tile t = pair_tile_of(c, m);
+  return list_bits(c.run, 0, pair_block(t, m.z, what.w), what.z, t.at);
+}
+#endif
+
 // The pairs of a block that any of its predicates keeps.
 DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
-                           const ring<STAGES> &block) {
-  u32 thread = thread_index(), message = message_of(c.base, block.slot());
+                           const ring<STAGES> &block,
+                           const listed_pairs &listed) {
+  u32 message = message_of(c.base, block.slot());
   int4 what = shared_load(message + 16);
   pair_tile t = pair_tile_of(c, m);
-  int row = t.rows.x + pair_row(thread) * t.rows.y;
-  dil_block x = {{row, row + 8 * t.rows.y}, m.z, what.w, 0};
+  dil_block x = pair_block(t, m.z, what.w);
 #if KNOWN_PARTS
   x.known = shared_word(message + 48 + 4 * c.group);
 #endif
@@ -47,6 +64,10 @@ DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
     int predicate = __ffs(rest) - 1;
     dil_bits one = window_bits(predicate, x, 15 * t.rows.y,
                                (what.z - 1) * what.w, __int_as_float(m.w));
+#if LISTS
+    if (dil_list_of[predicate] >= 0)
+      one = bits_and(one, [&] { return listed; });
+#endif
     if (dil_predicates[predicate].masked)
       one = bits_and(one, [&] { return dil_mask_bits(predicate, x, t.at); });
     kept.row[0] |= one.row[0];
@@ -80,8 +101,9 @@ DEVICE void run_chains(const consumer &c, float (&s)[TILE_KEYS / 2], int4 m,
 
 typedef dil_bits kept_pairs;
 DEVICE kept_pairs ask_pairs(const consumer &c, int4 m,
-                            const ring<STAGES> &block) {
-  return masks(c, m) ? keep_pairs(c, m, block) : bits_all(true);
+                            const ring<STAGES> &block,
+                            const listed_pairs &listed) {
+  return masks(c, m) ? keep_pairs(c, m, block, listed) : bits_all(true);
 }
 DEVICE void hide_block(const consumer &c, int4 m, float (&s)[TILE_KEYS / 2],
                        const ring<STAGES> &, const kept_pairs &kept) {

@@ -4,14 +4,7 @@
 // and values in shared memory, and a message for each tile and block.
 #pragma once
 
-#if PAIRWISE || SCORED || SINKS
-// What expressions read besides positions.
-DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
-                        int away) {
-  return {batch + run.batch, head + run.head,  run.all_batches,
-          run.all_queries,   run.keys - away, run.input};
-}
-#endif
+#include "templates/hopper/hopper_pairs_of.cuh"
 
 // ---- the planner -----------------------------------------------------------
 

@@ -6,6 +6,7 @@
  * Launches for the last few call sizes and maps of the last tensors are cached.
  * */
 #include "hopper.h"
+#include "hopper_blocks.h"
 #include "hopper_sizes.h"
 #include "maps.h"
 #include "runtime/base/arithmetic.h"
@@ -28,7 +29,8 @@ _Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
                    offsetof(hopper_launch, state_o) == 27032 &&
                    offsetof(hopper_launch, live) == 27068 &&
                    offsetof(hopper_launch, counters) == 29696 &&
-                   offsetof(hopper_launch, input) == 29792,
+                   offsetof(hopper_launch, input) == 29792 &&
+                   offsetof(hopper_launch, lists) == 31072,
                "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -283,12 +285,29 @@ static void hopper_estimate(const cuda_run *r, int32_t pass,
 }
 
 /* Dropout needs room for two words of each key. */
+static int64_t hopper_words_bytes(const cuda_run *r, const cuda_code *code) {
+  if (!code->about.knob[HOPPER_KNOB_DROPS]) return 0;
+  return round_up(r->B * r->table->heads * cuda_keys(r).count * 2 *
+                      (int64_t)sizeof(unsigned), 256);
+}
+
 static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
                                 const cuda_code *code) {
+  hopper_launch l = {.keys = (int)(r->shard ? r->shard->M : r->M)};
   (void)pass;
-  if (!code->about.knob[HOPPER_KNOB_DROPS]) return 0;
-  return r->B * r->table->heads * cuda_keys(r).count * 2 *
-         (int64_t)sizeof(unsigned);
+  return hopper_words_bytes(r, code) + hopper_blocks_fill(r, code, NULL, &l);
+}
+
+/* Makes the lists that the launch reads. */
+static dil_status hopper_make_lists(const cuda_run *r, const cuda_code *code,
+                                    hopper_launch *l) {
+  char *memory = r->workspace + hopper_words_bytes(r, code);
+  if (!hopper_blocks_fill(r, code, memory, l)) return DIL_OK;
+  l->makes_lists = true;
+  dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
+                                  code->about.threads, code->about.shared, l);
+  l->makes_lists = false;
+  return status;
 }
 
 /* Draws these words, which the launch reads. */
@@ -316,6 +335,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
   if (r->shard && !status && !l.tiles) return DIL_OK; /* no row sees a key:
                                                           nothing to do */
   if (!status) status = hopper_draw(r, code, &l);
+  if (!status) status = hopper_make_lists(r, code, &l);
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;

@@ -14,6 +14,8 @@
 #define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 2; head_dim " #d "; dtype f16;"
 #define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
+#define LISTED "input rows : i32"
+#define COLUMNS "input cols : i32"
 #define LONG "segments 512, 1024, 2048; dilations 1, 2, 4;"
 #define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
 
@@ -311,6 +313,31 @@ static const kernel_case cases[] = {
     {P(BF16(64), "input w : bf16[M]; input k : u8[H, M]; causal; "
                  "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
+    /* lists of blocks: those of 64 and 128, rows that begin inside a block,
+     * several blocks in a tile, with windows, masks, scores, unions, lengths */
+    {P(BF16(64), "block 64; " LISTED "[H, nbq + 1]; " COLUMNS "[H, *]; "
+                 "keep from rows, cols; branch { }"), 0,
+     SHAPE(2, 1300, 1300, 1)},
+    {P(F16(64), "block 128; causal; input T : u8[B, H, nbq, nb]; "
+                "keep from T; branch { window 700, 0; }"), 0,
+     SHAPE(2, 500, 1333, 0)},
+    {P(BF16(128), "block 128; " LISTED "[nbq + 1]; " COLUMNS "[*]; "
+                  "keep from rows, cols; mask (i + j) % 3 != 1; branch { }"), 0,
+     SHAPE(1, 1100, 1100, 1)},
+    {P(BF16(64), "block 16, 32; " LISTED "[B, H, nbq + 1]; "
+                 COLUMNS "[B, H, *]; keep from rows, cols; branch { }"), 0,
+     SHAPE(2, 700, 655, 0)},
+    {P(BF16(64), "block 80; " LISTED "[H, nbq + 1]; " COLUMNS "[H, *]; "
+                 "keep from rows, cols; score s - 0.1 * abs(i - j); branch { }"),
+     0, SHAPE(1, 700, 900, 1)},
+    {P(BF16(64), "combine union; block 64; " LISTED "[H, nbq + 1]; "
+                 COLUMNS "[H, *]; branch { keep from rows, cols; } "
+                 "branch { window 90, 0; }"), 0, SHAPE(1, 900, 900, 0)},
+    {P(BF16(64), "causal; block 64; " LISTED "[B, H, nbq + 1]; "
+                 COLUMNS "[B, H, *]; keep from rows, cols; branch { }"), 0,
+     RAGGED(1100, 1300, 0)},
+    {P(BF16(64), "block 64; " LISTED "[H, nbq + 1]; " COLUMNS "[H, *]; "
+                 "keep from rows, cols; branch { }"), 0, BAD(1, 500, 510, 0)},
     /* values that are not finite behind the edges of windows */
     {P(BF16(64), "causal; branch { }"), 0, BAD(2, 500, 700, 1)},
     {P(F16(64), "branch { window 99, 40; }"), 0, BAD(1, 900, 900, 0)},

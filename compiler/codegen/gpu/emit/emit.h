@@ -66,6 +66,37 @@ void put_cover(source_text *s, const plan *p);
  *                      const dil_pair &at)
  *         which mask terms have one value over these ranges */
 void put_mask_bits(source_text *s, const plan *p);
+/* Conditions on blocks (lists.c), which a kernel turns into a bit for each pair
+ * of a query block and a key block, once a call. Both sizes are at least
+ * BLOCK_LIST_LEAST. */
+enum {
+  BLOCK_LISTS_MOST = 1,   /* distinct conditions; other ones stay masks */
+  BLOCK_LIST_LEAST = 16,
+  BLOCK_LIST_NODES = 128  /* of `&&` */
+};
+typedef struct block_list {
+  const expr *kept;       /* reads i and j as i / query_block, j / block alone */
+  int32_t query_block, block;
+  bool heads, batches;    /* it differs between heads, between batch rows */
+} block_list;
+/* A plan without such conditions, and these. `rest` points into the struct. */
+typedef struct block_lists {
+  plan rest;
+  int32_t count;
+  block_list list[BLOCK_LISTS_MOST];
+  int32_t of[DIL_PART_MAX]; /* the list of each predicate; -1: none */
+  dil_predicate row[DIL_PART_MAX];
+  expr *predicate[DIL_PART_MAX];
+  int32_t node_count;
+  expr node[BLOCK_LIST_NODES];
+  expr *argument[BLOCK_LIST_NODES][2];
+} block_lists;
+void block_lists_take(const plan *p, block_lists *l);
+/*   LISTS; where it is not 0:
+ *   dil_list_row dil_lists[LISTS], int dil_list_of[predicates]
+ *   bool dil_listed(int list, int i, int j, const dil_pair &at)
+ *         the condition of the blocks that i and j are in */
+void put_block_lists(source_text *s, const block_lists *l);
 /* Append one condition as an expression of CUDA C: at one pair, or over ranges.
  * The functions above return these expressions. */
 void put_condition(source_text *s, const plan *p, const expr *e);

@@ -27,6 +27,22 @@ static const hopper_config mask_rows[] = {
     {128, 2, 64, 3, 2, 1, 104, 200, 0}, {128, 2, 64, 3, 2, 1, 136, 184, 0},
 };
 
+/* Where lists hold the kept blocks, the planner needs fewer registers. Keys come
+ * in blocks of the lists, as far as these have 128 or 64 keys. */
+static const hopper_config list_rows[] = {
+    {64, 2, 128, 4, 2, 1, 120, 192, 0}, {64, 2, 128, 4, 2, 1, 104, 200, 0},
+    {64, 2, 128, 4, 2, 1, 152, 176, 0}, {64, 2, 64, 4, 2, 1, 152, 176, 0},
+    {128, 2, 128, 2, 2, 1, 88, 208, 0}, {128, 2, 64, 4, 2, 1, 104, 200, 0},
+    {128, 2, 64, 4, 2, 1, 136, 184, 0}, {128, 2, 64, 3, 2, 1, 104, 200, 0},
+    {128, 2, 64, 3, 2, 1, 136, 184, 0},
+};
+
+static const hopper_config short_list_rows[] = {
+    {64, 3, 64, 8, 2, 1, 104, 136, 0},  {64, 2, 64, 8, 2, 1, 136, 184, 0},
+    {128, 2, 64, 4, 2, 1, 104, 200, 0}, {128, 2, 64, 4, 2, 1, 136, 184, 0},
+    {128, 2, 64, 3, 2, 1, 104, 200, 0}, {128, 2, 64, 3, 2, 1, 136, 184, 0},
+};
+
 /* With three consumer warpgroups, each thread has fewer registers. */
 static void hopper_pair_adapt(const dil_table *t, hopper_config *s) {
   (void)t;
@@ -54,6 +70,18 @@ static const hopper_configs mask_shapes = {mask_rows,
                                            hopper_pair_adapt,
                                            hopper_pair_fits};
 
+static const hopper_configs list_shapes = {list_rows,
+                                           sizeof list_rows / sizeof *list_rows,
+                                           true,
+                                           "masks or scores with ",
+                                           hopper_pair_adapt,
+                                           hopper_pair_fits};
+
+static const hopper_configs short_list_shapes = {
+    short_list_rows, sizeof short_list_rows / sizeof *short_list_rows,
+    true,            "masks or scores with ",
+    hopper_pair_adapt, hopper_pair_fits};
+
 static const hopper_configs score_shapes = {score_rows,
                                             sizeof score_rows /
                                                 sizeof *score_rows,
@@ -72,8 +100,20 @@ static bool hopper_only_scores(const plan *p) {
   return true;
 }
 
+/* Whether some list has blocks that would fill no tile of 128 keys, or of the
+ * rows of all warpgroups. */
+static bool hopper_has_short_blocks(const block_lists *l) {
+  for (int32_t n = 0; n < l->count; n++)
+    if (l->list[n].block % 128 || l->list[n].query_block % 128) return true;
+  return false;
+}
+
 static const hopper_configs *hopper_pair_shapes(const plan *p) {
-  return hopper_only_scores(p) ? &score_shapes : &mask_shapes;
+  block_lists l;
+  if (hopper_only_scores(p)) return &score_shapes;
+  block_lists_take(p, &l);
+  if (!l.count) return &mask_shapes;
+  return hopper_has_short_blocks(&l) ? &short_list_shapes : &list_shapes;
 }
 
 static bool hopper_pair_can(const gpu_request *r, char *reason, size_t size) {
@@ -96,6 +136,27 @@ static void hopper_pair_describe(const plan *p, bool alone,
            t->head_dim);
 }
 
+/* Writes what decides over pairs, with conditions on blocks as lists. */
+static void hopper_pair_put_masks(const plan *p, dil_cuda_code *code,
+                                  source_text *text) {
+  block_lists l;
+  block_lists_take(p, &l);
+  put_tables(text, &l.rest);
+  put_expressions(text, &l.rest);
+  put_cover(text, &l.rest);
+  put_mask_bits(text, &l.rest);
+  put_block_lists(text, &l);
+  put(text, "#define TURNS %d\n", !hopper_has_short_blocks(&l));
+  code->knob[HOPPER_KNOB_LISTS] = l.count;
+  for (int32_t n = 0; n < l.count; n++) {
+    int32_t *form = &code->knob[HOPPER_KNOB_LIST + n * HOPPER_LIST_KNOBS];
+    form[HOPPER_LIST_QUERIES] = l.list[n].query_block;
+    form[HOPPER_LIST_KEYS] = l.list[n].block;
+    form[HOPPER_LIST_LINES] = (l.list[n].heads ? HOPPER_LIST_HEADS : 0) |
+                              (l.list[n].batches ? HOPPER_LIST_BATCHES : 0);
+  }
+}
+
 static bool hopper_pair_write(const gpu_request *r, int32_t variant,
                               int32_t fallback, dil_cuda_code *code,
                               source_text *text) {
@@ -113,11 +174,11 @@ static bool hopper_pair_write(const gpu_request *r, int32_t variant,
   if (alone)
     put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
         s.staged);
-  put_tables(text, p);
-  put_expressions(text, p);
-  if (!alone) {
-    put_cover(text, p);
-    put_mask_bits(text, p);
+  if (alone) {
+    put_tables(text, p);
+    put_expressions(text, p);
+  } else {
+    hopper_pair_put_masks(p, code, text);
   }
   if (p->table.scored) put_score_form(text, p);
   hopper_config_put_dropout(r, &s, text);

@@ -1,0 +1,13 @@
+/* hopper_blocks.h - the lists of kept blocks of a launch. */
+#ifndef DIL_RUNTIME_CUDA_HOPPER_HOPPER_BLOCKS_H
+#define DIL_RUNTIME_CUDA_HOPPER_HOPPER_BLOCKS_H
+
+#include "runtime/cuda/launch/family.h"
+#include "templates/hopper/hopper_launch.h"
+
+/* Describes the lists of a code in a launch whose `keys` are set, and gives them
+ * places in `memory`. Returns the bytes that they take; 0: there are none. */
+int64_t hopper_blocks_fill(const cuda_run *r, const cuda_code *code,
+                          char *memory, hopper_launch *l);
+
+#endif

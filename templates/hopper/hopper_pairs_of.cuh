@@ -1,0 +1,11 @@
+// hopper_pairs_of.cuh - what expressions read of a launch.
+#pragma once
+
+#if PAIRWISE || SCORED || SINKS
+// What expressions read besides positions.
+DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
+                        int away) {
+  return {batch + run.batch, head + run.head,  run.all_batches,
+          run.all_queries,   run.keys - away, run.input};
+}
+#endif
