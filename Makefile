@@ -351,10 +351,11 @@ FUZZ_SECONDS ?= 60
 fuzz: all $(fuzzer)
 	$(fuzzer) --count $(FUZZ_COUNT) --seed $(FUZZ_SEED)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
-# 5000 patterns, forward and backward.
+# 5000 patterns, forward and backward, and 3000 backward on ranks.
 fuzz-long: all $(fuzzer)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED) --backward
+	$(fuzzer) --count 3000 --seed $(FUZZ_SEED) --ring
 	FORMS_ROUNDS=1000000 $(BUILD)/tests/test_forms
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \

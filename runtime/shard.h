@@ -26,6 +26,15 @@ typedef struct dil_shard {
                               and only rows that other keys reach have a state:
                               row n has state n / state_stride, of
                               N / state_stride states, rounded up */
+  /* Backward: o and lse are states as cpu_kernel_begin and _advance leave them,
+   * where a branch has a softmax or a delta of its own; else NULL. `inputs` has
+   * sums of the gradients of the inputs, one wanted input after the other, which
+   * are added to; NULL: none. `sinks`: the gradients of the rows' sinks are
+   * added too, in one call of those for these queries. */
+  double *inputs;
+  bool sinks;
+  bool by_pass;            /* every pass has a state of its own, whatever the
+                              combine; see run_states */
   int64_t longest;         /* M of the inputs' sizes, where a batch row is
                               shorter than the call has it; 0: M */
 } dil_shard;

@@ -31,7 +31,7 @@ bench-gpu | bench-gpu-ring)
 esac
 logs=$BUILD/logs
 # The longest first, then whatever no list names.
-longest='emulator gpu-ring nvrtc hopper edges torch_ops fuzz_backward backward
+longest='emulator gpu-ring nvrtc hopper edges torch_ops fuzz_backward fuzz_ring backward
   laws examples presets ring hopper_tables hf'
 waiting='processes checkpoint mpi_faults'
 alone='test_cli thread pool runtime link rendezvous linked_ranks'
@@ -105,6 +105,9 @@ run_named() { # name
     run_suite "$1" "$patterns" --backward --count "${FUZZ_COUNT:-300}" \
       --seed "$seed"
     ;;
+  fuzz_ring)
+    run_suite "$1" "$patterns" --ring --count "${FUZZ_COUNT:-300}" --seed "$seed"
+    ;;
   *)
     for command in tests/"$1".sh tests/cli/"$1".sh tests/gpu/"$1".sh \
       tests/python/"$1".sh "$BUILD/tests/test_$1"; do
@@ -152,7 +155,7 @@ run_all() { # how many at once, names
   [ -z "$2" ] || printf '%s\n' $2 | xargs -P "$1" -n 1 "tests/run.sh" --one
 }
 
-all=$(echo "$longest $units $scripts fuzz fuzz_backward" | tr -s ' ' '\n' |
+all=$(echo "$longest $units $scripts fuzz fuzz_backward fuzz_ring" | tr -s ' ' '\n' |
   awk '!seen[$0]++')
 [ $# -eq 0 ] || all=$(only "$all" "$@")
 # shellcheck disable=SC2086 # words

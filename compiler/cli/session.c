@@ -95,8 +95,10 @@ static dil_status check_state(const options *o, bool on_ranks) {
 }
 
 static session_way_id choose_way(const session *s, const options *o) {
+  bool ranks = s->compilation.topology && !on_oracle(o);
   if (o->backward)
     return on_oracle(o) ? SESSION_ORACLE_BACKWARD
+           : ranks      ? SESSION_RANKS_BACKWARD
            : on_cuda(o) ? SESSION_CUDA_BACKWARD
                         : SESSION_CPU_BACKWARD;
   if (on_oracle(o)) return SESSION_ORACLE;
@@ -125,7 +127,7 @@ dil_status session_open(arena *a, const options *o, int32_t index,
   s->has_setup = true;
   if (!status) describe_report(s, o);
   session_way_id id = choose_way(s, o);
-  if (!status) status = check_state(o, id == SESSION_RANKS);
+  if (!status) status = check_state(o, session_ways[id].on_ranks);
   if (!status && !session_ways[id].fills_call)
     status = call_setup_tensors(&s->setup, seq);
   if (status) return status;
@@ -171,7 +173,7 @@ void session_watch(session *s, dil_watch *watch) {
 }
 
 static bool is_on_ranks(const session *s) {
-  return s->way == &session_ways[SESSION_RANKS];
+  return s->way && s->way->on_ranks;
 }
 
 bool session_is_reporter(const session *s) {
@@ -245,6 +247,7 @@ dil_status session_finish(session *s, double budget) {
   if (!status) status = accuracy_check(b, count.pairs, budget, &s->accuracy);
   if (!status) r->accuracy = &s->accuracy;
   if (status || !s->way->backward || !s->accuracy.good) return status;
+  if (s->way->on_ranks) s->backward.forward = b->call;
   status = gradient_accuracy_check(b, &s->backward, count.pairs, budget,
                                    &s->gradients);
   if (!status) r->gradients = &s->gradients;

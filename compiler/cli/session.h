@@ -28,6 +28,7 @@ typedef enum session_way_id {
   SESSION_ORACLE_BACKWARD,
   SESSION_LIBRARY_BACKWARD,
   SESSION_CUDA_LIBRARY_BACKWARD,
+  SESSION_RANKS_BACKWARD,
   SESSION_WAY_COUNT
 } session_way_id;
 
@@ -35,6 +36,7 @@ typedef enum session_way_id {
 typedef struct session_way {
   bool on_cuda;    /* a copy of the call runs on a GPU: session.cuda */
   bool fills_call; /* `open` makes the call's tensors too */
+  bool on_ranks;   /* of a topology: session.ranks */
   /* Makes what runs; `free` is due in any case. */
   dil_status (*open)(session *s, const options *o, int64_t seq);
   dil_status (*run)(session *s, double *seconds);

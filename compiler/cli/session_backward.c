@@ -82,6 +82,14 @@ dil_status session_backward_open(session *s, const options *o, int64_t seq) {
   return status ? status : describe_kernels(s);
 }
 
+dil_status session_backward_open_ranks(session *s, const options *o,
+                                       int64_t seq) {
+  dil_status status = forward_of(s)->open(s, o, seq);
+  if (!status) status = gradient_setup_make(&s->setup, &s->backward);
+  s->backward.forward = s->setup.call;
+  return status ? status : session_ranks_turn(&s->ranks, &s->backward);
+}
+
 const dil_backward_call *session_backward_call(const session *s) {
   return s->way->on_cuda ? &s->cuda.backward : &s->backward;
 }

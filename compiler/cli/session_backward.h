@@ -12,6 +12,9 @@ struct session;
  * and makes the call for gradients of its o and lse. */
 dil_status session_backward_open(struct session *s, const options *o,
                                  int64_t seq);
+/* The same for the ranks of a topology, whose way makes the call. */
+dil_status session_backward_open_ranks(struct session *s, const options *o,
+                                       int64_t seq);
 /* One run of a kernel, and of the oracle. */
 dil_status session_backward_run(struct session *s, double *seconds);
 dil_status session_backward_oracle(struct session *s, double *seconds);

@@ -15,6 +15,20 @@ static dil_status check_ranks_options(const options *o) {
   return DIL_OK;
 }
 
+/* Refuses what runs backward cannot do yet. */
+static dil_status check_backward(const session_ranks *t, const compilation *c,
+                                 const options *o) {
+  if (!o->backward) return DIL_OK;
+  if (t->job)
+    return dil_fail(DIL_UNSUPPORTED, "gradients on processes of topology '%s' "
+                    "are not supported by this build: `link thread` has them",
+                    c->topology->name);
+  if (o->state || o->shrink)
+    return dil_fail(DIL_UNSUPPORTED, "--backward cannot be used with --%s on "
+                    "ranks in this build", o->state ? "state" : "shrink");
+  return DIL_OK;
+}
+
 /* Refuses --shrink in an MPI job, where MPI ends all ranks with the first. */
 static dil_status check_shrink(const session_ranks *t) {
   if (!t->job || *t->meet) return DIL_OK;
@@ -45,6 +59,7 @@ static dil_status make_task(session_ranks *t, compilation *c,
                             const call_setup *b) {
   const options *o = b->options;
   dil_status status = check_ranks_options(o);
+  if (!status) status = check_backward(t, c, o);
   t->on_gpu = o->device.word == DEVICE_CUDA;
   if (!status)
     status = t->on_gpu ? session_ranks_gpu(t, c, o)
@@ -56,6 +71,7 @@ static dil_status make_task(session_ranks *t, compilation *c,
   int32_t threads = dil_threads_count(b->threads) / mesh_ranks(&m);
   t->task = (rank_group_task){.mesh = m,
                               .threads = threads > 0 ? threads : 1,
+                              .backward = c->direction == DIL_BACKWARD,
                               .table = t->code.source.table,
                               .plan_hash = t->code.source.plan_hash,
                               .make = t->code.source.make,
@@ -113,7 +129,11 @@ static dil_status watched_run(session_ranks *t) {
   const mesh *m = &t->task.mesh;
   progress_start(&t->bar, "ring", t->job ? m->ring : m->ring * mesh_ranks(m),
                  1);
-  dil_status status = rank_group_run(t->group, t->call);
+  dil_status status = DIL_OK;
+  if (!t->backward || t->stale) status = rank_group_run(t->group, t->call);
+  t->stale &= status != DIL_OK;
+  if (!status && t->backward)
+    status = rank_group_backward(t->group, t->backward);
   progress_end(&t->bar);
   return status;
 }
@@ -138,6 +158,14 @@ dil_status session_ranks_run(session_ranks *t, double *seconds) {
   dil_status status = run_to_goal(t);
   *seconds = t->seconds;
   if (status) session_job_fail(t);
+  return status;
+}
+
+dil_status session_ranks_turn(session_ranks *t,
+                              const dil_backward_call *call) {
+  double seconds;
+  dil_status status = session_ranks_run(t, &seconds);
+  t->backward = call;
   return status;
 }
 

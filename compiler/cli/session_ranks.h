@@ -29,6 +29,9 @@ typedef struct session_ranks {
   char meet[DIL_PATH_MAX];   /* rendezvous: file or HOST:PORT; empty: by MPI */
   dil_link *world;           /* joins all processes, until they leave the job */
   const dil_call *call;
+  const dil_backward_call *backward; /* the runs are of its gradients; NULL: they
+                                        are of the call */
+  bool stale;                /* o and lse are no longer those of the ranks */
   int64_t goal, done;        /* runs that are wanted, and runs completed */
   double seconds;            /* of the last run, completed or not */
   bool whole;                /* nothing is left to run or to collect */
@@ -46,6 +49,8 @@ void session_ranks_free(session_ranks *t);
  * within `budget` seconds needs. Only rank 0 goes on to report. */
 dil_status session_ranks_leave(session_ranks *t, double budget);
 dil_status session_ranks_run(session_ranks *t, double *seconds);
+/* Runs the call forward once; from now on, session_ranks_run makes gradients. */
+dil_status session_ranks_turn(session_ranks *t, const dil_backward_call *call);
 /* Copies o and lse of ranks on GPUs to the call's tensors, after the last run.
  * Of an absent call setup, `bring` fetches each row when a check asks for
  * it. */

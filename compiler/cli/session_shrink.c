@@ -77,6 +77,7 @@ static dil_status shrink_go_on(session_ranks *t, const bool *lost) {
   if (t->job) status = shrink_links(t, lost);
   if (!status && t->job) status = shrink_agree(t);
   if (status || t->whole) return status;
+  t->stale = true;
   status = rank_group_shrink(t->group, lost, t->task.link);
   if (!status && t->job) status = become_first(t);
   if (!status && t->job) status = rank_group_hold(t->group, t->call);

@@ -323,13 +323,12 @@ static void plan_passes(cpu_gradient_run *g) {
       g->passes[g->pass_count++] = table->passes[p];
 }
 
-/* Fills in the facts that follow from a checked call. */
-static void gradient_run_open(cpu_gradient_run *g) {
+void gradient_run_open(cpu_gradient_run *g) {
   const dil_table *t = g->run->table;
   g->code = g->run->code[DIL_GRADIENTS];
   g->own_lse = combine_is_additive(t);
   g->detached = t->detached;
-  g->weighs = g->detached && !g->own_lse && !g->run->drop &&
+  g->weighs = g->detached && !g->own_lse && !g->run->drop && !g->run->shard &&
               g->run->code[DIL_TILES]->pack == DIL_PACK_F32;
   plan_passes(g);
   g->dq.add = g->call->dq.data && turns_of_queries(g);

@@ -294,15 +294,20 @@ dil_status cpu_kernel_run(cpu_kernel *kernel, dil_threads *threads,
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* The code that backward needs, and the inputs. A call without lse runs forward
- * first. */
-static dil_status cpu_kernel_bind_backward(cpu_kernel *k, cpu_run *r) {
-  dil_status status = cpu_kernel_need_variants(k, r->call, NULL);
-  if (!status) status = cpu_kernel_need_variant(k, DIL_TILES);
+/* The codes that gradients take, whatever the forward call would take. */
+static dil_status cpu_kernel_bind_gradients(cpu_kernel *k, cpu_run *r) {
+  dil_status status = cpu_kernel_need_variant(k, DIL_TILES);
   if (!status) status = cpu_kernel_need_variant(k, DIL_GRADIENTS);
   if (status) return status;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT; v++) r->code[v] = &k->code[v];
   return input_bind(r, r->code[DIL_TILES]);
+}
+
+/* The code that backward needs, and the inputs. A call without lse runs forward
+ * first. */
+static dil_status cpu_kernel_bind_backward(cpu_kernel *k, cpu_run *r) {
+  dil_status status = cpu_kernel_need_variants(k, r->call, NULL);
+  return status ? status : cpu_kernel_bind_gradients(k, r);
 }
 
 static dil_status cpu_kernel_backward_plan(cpu_kernel *k, cpu_run *r,
@@ -365,11 +370,17 @@ int32_t cpu_kernel_states(const cpu_kernel *kernel) {
   return run_states(kernel->table);
 }
 
+bool cpu_kernel_asks_states(const cpu_kernel *kernel) {
+  return combine_is_additive(kernel->table) || kernel->table->detached;
+}
+
 dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
                             const dil_call *call, const dil_shard *shard) {
   cpu_run r = cpu_kernel_run_new(kernel, threads, call, shard);
   dil_status status = cpu_kernel_check_shard(&r);
-  if (!status && kernel->table->sinks) status = cpu_kernel_bind_run(kernel, &r);
+  if (!status && kernel->table->sinks)
+    status = shard->by_pass ? cpu_kernel_bind_gradients(kernel, &r)
+                            : cpu_kernel_bind_run(kernel, &r);
   return status ? status : cpu_run_begin(&r);
 }
 
@@ -387,4 +398,20 @@ dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
   cpu_run r = cpu_kernel_run_new(kernel, threads, call, shard);
   dil_status status = cpu_kernel_check_shard(&r);
   return status ? status : cpu_run_end(&r);
+}
+
+dil_status cpu_kernel_backward_shard(cpu_kernel *kernel, dil_threads *threads,
+                                     pool *scratch,
+                                     const dil_backward_call *call,
+                                     const dil_shard *shard) {
+  cpu_run r = cpu_kernel_run_new(kernel, threads, &call->forward, shard);
+  dil_status status = cpu_kernel_check_shard(&r);
+  if (!status) status = gradient_shard_check(&r, call);
+  if (!status) status = cpu_kernel_bind_gradients(kernel, &r);
+  if (status || is_empty(&r)) return status;
+  char *memory = pool_take(scratch, gradient_shard_bytes(&r, call));
+  if (!memory) return DIL_MEMORY;
+  status = gradient_shard_run(&r, call, memory);
+  pool_give(scratch, memory);
+  return status;
 }

@@ -58,6 +58,16 @@ dil_status cpu_kernel_advance(cpu_kernel *kernel, dil_threads *threads,
 dil_status cpu_kernel_finish(cpu_kernel *kernel, dil_threads *threads,
                              const dil_call *call, const dil_shard *shard);
 
+/* Adds to dq, dk and dv of the call, which are f32, and to shard->inputs what
+ * the shard's pairs give. o and lse of the call are those of the whole sequence;
+ * cpu_kernel_asks_states says whether the shard has states, too. */
+dil_status cpu_kernel_backward_shard(cpu_kernel *kernel, dil_threads *threads,
+                                     pool *scratch,
+                                     const dil_backward_call *call,
+                                     const dil_shard *shard);
+/* Whether backward asks each pass of a row for its own state. */
+bool cpu_kernel_asks_states(const cpu_kernel *kernel);
+
 /* ---- input.c: the tensors that a pattern declares ------------------------ */
 
 /* DIL_USAGE, with the names of the inputs, unless `got` is their number. The

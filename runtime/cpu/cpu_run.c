@@ -382,9 +382,25 @@ dil_status cpu_run_passes(cpu_run *r, char *memory) {
 /* `state_o` and `state_lse` become those of pass p. */
 static void cpu_run_choose_state(cpu_run *r, int32_t p) {
   int64_t rows_of_state = r->B * r->N * r->table->heads;
-  int64_t state = combine_is_additive(r->table) ? p : 0;
+  int64_t state = shard_is_by_pass(r->table, r->shard) ? p : 0;
   r->state_o = r->shard->o + state * rows_of_state * r->table->value_dim;
   r->state_lse = r->shard->lse + state * rows_of_state;
+}
+
+/* The sinks that the branches of one pass have themselves: those of a softmax
+ * whose o `gradient detached` asks for. */
+static float cpu_run_branch_sink(const cpu_run *r, const dil_pass *own,
+                                 int64_t b, int64_t n, int32_t h) {
+  dil_progression queries = cpu_run_queries(r, b);
+  int32_t t = (int32_t)(queries.first + n * queries.step);
+  uint64_t sinks = r->table->sink_branches & own->branches;
+  cpu_run_env env;
+  float s = -INFINITY;
+  sinks = walk_selecting(r->table, sinks, h, t);
+  if (!sinks) return s;
+  cpu_run_env_init(r, b, h, &env);
+  r->code[DIL_GRADIENTS]->branch_sink(sinks, &t, 1, &env.env, &s);
+  return s;
 }
 
 /* The first state of a row: of one pass, or of all of them (NULL). */
@@ -393,6 +409,8 @@ static float cpu_run_state_sink(const cpu_run *r, const dil_pass *own,
   int64_t b = row / r->N % r->B, n = row % r->N;
   if (!own) return cpu_run_row_sink(r, b, n, h, ~0ull);
   if (!walk_served(r->table, own, h)) return -INFINITY;
+  if (!combine_is_additive(r->table))
+    return cpu_run_branch_sink(r, own, b, n, h);
   return cpu_run_row_sink(r, b, n, h, own->branches);
 }
 
@@ -404,7 +422,7 @@ static void cpu_run_begin_shard_row(void *context, int64_t row,
   const dil_table *table = r->table;
   int64_t heads = table->heads, state = row / (r->B * r->N);
   const dil_pass *own =
-      combine_is_additive(table) ? &table->passes[state] : NULL;
+      shard_is_by_pass(table, r->shard) ? &table->passes[state] : NULL;
   for (int32_t h = 0; h < heads; h++)
     cpu_run_bare_row(
         r, DIL_F32, cpu_run_state_sink(r, own, row, h),
@@ -413,7 +431,9 @@ static void cpu_run_begin_shard_row(void *context, int64_t row,
 }
 
 dil_status cpu_run_begin(cpu_run *r) {
-  return dil_threads_run(r->threads, run_states(r->table) * r->B * r->N,
+  bool by_pass = shard_is_by_pass(r->table, r->shard);
+  int64_t states = by_pass ? r->table->pass_count : 1;
+  return dil_threads_run(r->threads, states * r->B * r->N,
                          cpu_run_begin_shard_row, r);
 }
 

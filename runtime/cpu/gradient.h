@@ -31,6 +31,7 @@ typedef struct cpu_gradient_run {
   int32_t copies;
   int64_t sums_length, at[DIL_INPUT_MAX];
   const struct cpu_gradient_run *packed; /* whose sums a document adds to */
+  int32_t pass;             /* under way; of a shard the number of its states */
 } cpu_gradient_run;
 
 /* ---- backward.c ---------------------------------------------------------- */
@@ -48,8 +49,23 @@ int64_t gradient_document_bytes(const cpu_gradient_run *of, cpu_run *document,
                                 const dil_backward_call *call);
 dil_status gradient_document_run(const cpu_gradient_run *of, cpu_run *document,
                                  const dil_backward_call *call, char *memory);
+/* Fills in the facts that follow from a checked call. */
+void gradient_run_open(cpu_gradient_run *g);
 /* Writes the gradients of inputs from their sums. */
 void gradient_store_inputs(const cpu_gradient_run *g);
+
+/* ---- gradient_shard.c: a shard of a sequence ----------------------------- */
+
+/* As gradient_run_check, gradient_run_bytes and gradient_run_all, of a run whose
+ * shard is checked. */
+dil_status gradient_shard_check(const cpu_run *r, const dil_backward_call *call);
+int64_t gradient_shard_bytes(cpu_run *r, const dil_backward_call *call);
+dil_status gradient_shard_run(cpu_run *r, const dil_backward_call *call,
+                              char *memory);
+/* Row n of a head in the state of the pass under way: its lse in units of log2,
+ * or the joint one under `gradient detached`; and delta. spare: as above. */
+void gradient_shard_row(const cpu_gradient_run *g, int64_t b, int64_t n,
+                        int32_t head, float *spare, float *lse, float *delta);
 
 /* ---- packed_gradient.c --------------------------------------------------- */
 

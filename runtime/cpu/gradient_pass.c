@@ -222,7 +222,8 @@ static void run_bare_class(const gradient_worker *wk, segment_cell c,
                            int32_t index, int64_t rows, int64_t b) {
   const tile_worker *tile = &wk->tile;
   const cpu_gradient_run *g = wk->of;
-  bool wanted = g->sums && wk->wants_keys && g->own_lse && g->call->lse.data;
+  bool wanted = g->sums && wk->wants_keys && g->own_lse &&
+                g->call->lse.data && !tile->run->shard;
   if (!wanted || !tile->run->table->sinks) return;
   for (int64_t i = 0; i < rows; i++) {
     int64_t t = c.low + class_table_row(&tile->held, index, i);

@@ -228,9 +228,31 @@ static void add_sinks(gradient_worker *wk, int32_t i, uint64_t branches,
                       int64_t count) {
   const gradient_rows *rows = &wk->rows[i];
   if (!wk->of->sums || !wk->tile.run->table->sinks) return;
+  if (wk->tile.run->shard) return; /* see gradient_shard.c */
   wk->of->code->sink_inputs(wk->of->own_lse, branches, wk->tile.group[i].t,
                             count, &wk->tile.env.env, rows->lse, rows->delta,
                             wk->sums);
+}
+
+/* lse and delta of a shard's rows: the keys of the shard alone do not say
+ * them. */
+static void load_states(gradient_worker *wk, int32_t i, int64_t count,
+                        int64_t b) {
+  gradient_rows *rows = &wk->rows[i];
+  for (int32_t lane = 0; lane < count; lane++) {
+    int64_t n = cpu_run_row(wk->tile.run, b, wk->tile.group[i].t[lane]);
+    gradient_shard_row(wk->of, b, n, wk->tile.walk.head, wk->tile.spare,
+                       &rows->lse[lane], &rows->delta[lane]);
+  }
+  close_lanes(wk, rows, count);
+}
+
+static void run_states_of(gradient_worker *wk, segment_cell held,
+                          uint64_t branches, int64_t rows_count, int64_t b) {
+  for (int32_t i = 0; i < wk->tile.group_count; i++)
+    load_states(wk, i, rows_in_tile(wk, i, rows_count), b);
+  wk->tile.visit = gradient_visit;
+  query_tile_visit(&wk->tile, held, branches);
 }
 
 /* `branches` forward over all keys of the block, and then their pairs. */
@@ -400,7 +422,9 @@ void gradient_tile_run(gradient_worker *wk, segment_cell held, int32_t c,
       load_joint(wk, i, rows_in_tile(wk, i, n1 - n0), b);
   }
   wk->tile.visit = gradient_visit;
-  if (wk->of->own_lse)
+  if (wk->tile.run->shard && (wk->of->own_lse || wk->of->detached))
+    run_states_of(wk, held, branches, n1 - n0, b);
+  else if (wk->of->own_lse)
     run_branches(wk, held, branches, n1 - n0, b);
   else if (wk->of->weighs)
     run_weighed(wk, held, branches, n1 - n0, b);

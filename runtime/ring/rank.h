@@ -18,6 +18,9 @@ typedef struct group_rank {
   ring_device *device;   /* on the processor; a GPU's device is in `resident` */
   resident resident;     /* on a GPU */
   ring_routes routes;
+  ring_gradients sums;   /* of the last run backward, in `sum_memory` of the
+                            device; its dO and dlse are views of the call */
+  void *sum_memory;
   bool holds; /* rank_group_hold has been called: `held` has its rows */
   ring_rows held;        /* copies in `store`, but for q, k and v on a GPU:
                             these are views of the call */
@@ -34,6 +37,7 @@ typedef struct group_rank {
 struct rank_group {
   rank_group_task task;
   const dil_call *call;  /* of the run; NULL: rank_group_join runs */
+  const dil_backward_call *backward; /* of a run backward; else NULL */
   struct {               /* machine code, of which each kernel gets a copy */
     void *bytes;
     size_t size;
@@ -59,6 +63,22 @@ void rank_view(const group_rank *m, const dil_call *call, ring_rows *out);
 void rank_view_call(const group_rank *m, const dil_call *call, ring_rows *out);
 /* The rows of rank_view with their positions in the whole call. */
 resident_shard rank_shard(const group_rank *m, const dil_call *call);
+
+/* ranks_backward.c: before a run backward of a rank, its views and cleared sums;
+ * after all ranks' runs, the sums to the call's gradients. The memory is freed
+ * with the rank's device. */
+dil_status rank_gradients_begin(group_rank *m);
+dil_status rank_gradients_store(rank_group *c);
+void rank_gradients_free(group_rank *m);
+/* ranks.c: the device that holds the rank's rows. */
+ring_device *rank_device(const group_rank *m);
+/* ranks_rows.c: views of the rows of tensors [B, N, H, D] that are not q, k, v
+ * or o: like q (`keys`: like k), of lse [B, H, N], for each progression. */
+void rank_view_rows(const group_rank *m, const dil_call *call,
+                    const dil_tensor *whole, bool keys,
+                    dil_tensor views[PROGRESSIONS_MOST]);
+void rank_view_lse(const group_rank *m, const dil_call *call,
+                   const dil_tensor *whole, dil_tensor views[PROGRESSIONS_MOST]);
 
 /* A row of o among a rank's own rows. */
 typedef struct row_place {

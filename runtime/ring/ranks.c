@@ -53,7 +53,7 @@ static dil_status rank_open(group_rank *m) {
   return status ? status : ring_cpu_new(m->kernel, t->threads, &m->device);
 }
 
-static ring_device *device_of(const group_rank *m) {
+ring_device *rank_device(const group_rank *m) {
   return m->resident.shared ? m->resident.device : m->device;
 }
 
@@ -67,7 +67,8 @@ static dil_status rank_new(rank_group *c, int32_t rank) {
 
 static void rank_shut(group_rank *m) {
   if (m->comm) m->group->task.nccl->leave(m->comm);
-  ring_routes_free(&m->routes, device_of(m));
+  ring_routes_free(&m->routes, rank_device(m));
+  rank_gradients_free(m);
   resident_close(&m->resident);
   ring_device_free(m->device);
   cpu_kernel_free(m->kernel);
@@ -105,7 +106,8 @@ dil_status rank_group_new(const rank_group_task *task, rank_group **made) {
       status = rank_open(c->rank[i]);
   }
   /* A rank chooses among the variants by its part of a call: it needs all. */
-  for (int32_t v = 0; v < DIL_GRADIENTS && !status && !task->gpu; v++)
+  int32_t variants = task->backward ? DIL_VARIANT_COUNT : DIL_GRADIENTS;
+  for (int32_t v = 0; v < variants && !status && !task->gpu; v++)
     status = make_once(c, (dil_variant)v);
   if (status) rank_group_free(c);
   else *made = c;
@@ -138,10 +140,11 @@ static dil_status rank_run(group_rank *m, dil_link *link) {
                 .batch = (int32_t)rank_batch(m, &call).first,
                 .head = m->share.head,
                 .link = link,
-                .device = device_of(m),
+                .device = rank_device(m),
                 .routes = &m->routes,
                 .call = &call,
                 .rows = m->resident.shared ? &m->resident.rows : &owned,
+                .gradients = m->group->backward ? &m->sums : NULL,
                 .plan_hash = t->plan_hash,
                 .checkpoint = t->checkpoint,
                 .stepped = t->stepped,
@@ -149,7 +152,11 @@ static dil_status rank_run(group_rank *m, dil_link *link) {
   r.checkpoint.name = m->rank;
   rank_view(m, &call, &owned);
   if (t->spoil) t->spoil(&r, m->rank);
-  dil_status status = ring_run(&r);
+  dil_status status = r.gradients ? rank_gradients_begin(m) : DIL_OK;
+  char why[256];
+  snprintf(why, sizeof why, "%s", dil_last_error());
+  if (status) link->calls->revoke(link, why);
+  else status = ring_run(&r);
   r.facts.memory += m->resident.bytes;
   m->report.facts = r.facts;
   return status;
@@ -279,7 +286,16 @@ static dil_status run_all(rank_group *c) {
 
 dil_status rank_group_run(rank_group *c, const dil_call *call) {
   c->call = call;
+  c->backward = NULL;
   return c->task.link ? run_alone(c) : run_all(c);
+}
+
+dil_status rank_group_backward(rank_group *c, const dil_backward_call *call) {
+  c->call = &call->forward;
+  c->backward = call;
+  dil_status status = c->task.link ? run_alone(c) : run_all(c);
+  if (!status && !c->task.link) status = rank_gradients_store(c);
+  return status;
 }
 
 dil_status rank_group_join(rank_group *c) {

@@ -29,6 +29,7 @@ typedef struct rank_group_task {
   uint64_t plan_hash;
   dil_make make; /* makes the machine code; rank_group_new calls it */
   void *context;
+  bool backward;              /* rank_group_backward may be called */
   int32_t threads;            /* of each rank */
   const partition_mask *mask; /* NULL: rows travel as if there were no masks */
   const rank_group_gpu *gpu;  /* not NULL: the ranks are on GPUs, and `make` and
@@ -74,6 +75,10 @@ dil_status rank_group_fetch_row(rank_group *c, const dil_call *call,
 /* Runs a call, of which each rank computes its own rows. If several ranks fail,
  * it returns a failure of a rank's own before a DIL_PEER. */
 dil_status rank_group_run(rank_group *c, const dil_call *call);
+/* The gradients of a call that rank_group_run has run, with its o and lse: the
+ * ranks write dq, dk, dv and the gradients of inputs, f32 or in their own type.
+ * What several ranks give to one element is added in the order of ranks. */
+dil_status rank_group_backward(rank_group *c, const dil_backward_call *call);
 const rank_report *rank_group_report(const rank_group *c, int32_t rank);
 /* For a process that is one rank. q, k and v of the call, of any float type,
  * are memory that every rank can read (mapped files); without data they stand

@@ -99,6 +99,43 @@ void rank_view(const group_rank *m, const dil_call *call, ring_rows *out) {
   else rank_view_call(m, call, out);
 }
 
+/* The positions of progression i among the rank's queries or keys, and that of
+ * row 0. */
+static dil_progression rank_progression(const group_rank *m,
+                                        const dil_call *call, int32_t i,
+                                        bool keys, int64_t *origin) {
+  ring_shape shape = rank_shape(m, call);
+  int32_t rank = rank_in_ring(m);
+  positions p = keys ? partition_keys(&shape, rank)
+                     : partition_queries(&shape, rank);
+  *origin = keys ? 0 : shape.M - shape.N;
+  return i < p.count ? p.progression[i] : (dil_progression){*origin, 1, 0};
+}
+
+void rank_view_rows(const group_rank *m, const dil_call *call,
+                    const dil_tensor *whole, bool keys,
+                    dil_tensor views[PROGRESSIONS_MOST]) {
+  int32_t head = keys ? m->share.kv_head : m->share.head;
+  int32_t heads = keys ? m->share.kv_heads : m->share.heads;
+  int64_t origin;
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    dil_progression p = rank_progression(m, call, i, keys, &origin);
+    views[i] =
+        view_rows(whole, p, origin, rank_batch(m, call), head, heads);
+  }
+}
+
+void rank_view_lse(const group_rank *m, const dil_call *call,
+                   const dil_tensor *whole,
+                   dil_tensor views[PROGRESSIONS_MOST]) {
+  int64_t origin;
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    dil_progression p = rank_progression(m, call, i, false, &origin);
+    views[i] = view_lse(whole, p, origin, rank_batch(m, call), m->share.head,
+                        m->share.heads);
+  }
+}
+
 resident_shard rank_shard(const group_rank *m, const dil_call *call) {
   const dil_table *t = m->group->task.table;
   ring_shape shape_of = rank_shape(m, call);

@@ -26,8 +26,23 @@ typedef struct ring_routes {
   ring_shape shape;
   int32_t rank;
   route *list;     /* [ranks][EXCHANGE_PHASES][out, in]; NULL: not yet made */
+  route *back;     /* the same in reverse: of `out` the rows that come back, of
+                      `in` those that go back; NULL: no run was backward */
 } ring_routes;
 void ring_routes_free(ring_routes *routes, ring_device *device);
+
+/* What a run backward takes and makes, of the rank's own rows: one view for each
+ * progression, as in ring_rows. The sums are f32 and begin at 0. */
+typedef struct ring_gradients {
+  dil_tensor output[PROGRESSIONS_MOST]; /* dO */
+  dil_tensor lse[PROGRESSIONS_MOST];    /* dlse; data NULL: 0 */
+  dil_tensor dq[PROGRESSIONS_MOST];     /* sums */
+  ring_keys keys;                       /* sums of dK and dV */
+  const dil_tensor *wanted; /* of each input: its gradient; data NULL: it is not
+                               wanted */
+  double *inputs;           /* sums of the wanted gradients of inputs, one after
+                               the other; NULL: none is wanted */
+} ring_gradients;
 
 typedef struct ring_checkpoint {
   const char *prefix;  /* files PREFIX.NAME; NULL: none */
@@ -43,6 +58,7 @@ typedef struct dil_ring {
                                 numbered in the whole call */
   dil_link *link;            /* joins the ranks that share the sequence */
   ring_device *device;       /* where this rank's rows lie */
+  ring_gradients *gradients; /* NULL: the run is forward */
   ring_routes *routes;       /* the caller keeps them; all 0 at first */
   const dil_call *call;      /* inputs, seed, scale, train; the sizes are those
                                 of `rows` */
@@ -54,7 +70,10 @@ typedef struct dil_ring {
   ring_facts facts;          /* out */
 } dil_ring;
 
-/* Writes o and lse of this rank's rows. Collective over the link. On failure
+/* Writes o and lse of this rank's rows; or, with `gradients`, reads them, and
+ * adds to the sums. A key's gradient is summed by the rank that owns the key: its
+ * own part first, then those of the ranks behind it, in the order of the ring, so
+ * that its bits do not depend on timing. Collective over the link. On failure
  * every rank fails: with its own status, or with DIL_PEER and a text that names
  * the failed rank and the step. */
 dil_status ring_run(dil_ring *ring);

@@ -38,21 +38,34 @@ static void give(ring_device *d, void *memory) {
 
 /* ---- rows ---------------------------------------------------------------- */
 
-typedef struct mover {
+typedef struct mover mover;
+typedef void row_move(mover *m, const dil_tensor *t, int64_t row, int32_t kv);
+struct mover {
   const route *route;
   const ring_keys *keys;
   char *message;           /* the next row in the message */
-  bool spread;
+  row_move *move;
   int64_t b;
-} mover;
+};
 
-static void move_row(mover *m, const dil_tensor *t, int64_t row, int32_t kv) {
-  size_t size = dil_dtype_size(t->dtype), bytes = (size_t)t->shape[3] * size;
+static char *row_place(const mover *m, const dil_tensor *t, int64_t row,
+                       int32_t kv) {
   int64_t at = m->b * t->stride[0] + row * t->stride[1] + kv * t->stride[2];
-  char *place = (char *)t->data + at * (int64_t)size;
-  if (m->spread) memcpy(place, m->message, bytes);
-  else memcpy(m->message, place, bytes);
-  m->message += bytes;
+  return (char *)t->data + at * (int64_t)dil_dtype_size(t->dtype);
+}
+
+static size_t row_bytes(const dil_tensor *t) {
+  return (size_t)t->shape[3] * dil_dtype_size(t->dtype);
+}
+
+static void pack_row(mover *m, const dil_tensor *t, int64_t row, int32_t kv) {
+  memcpy(m->message, row_place(m, t, row, kv), row_bytes(t));
+  m->message += row_bytes(t);
+}
+
+static void spread_row(mover *m, const dil_tensor *t, int64_t row, int32_t kv) {
+  memcpy(row_place(m, t, row, kv), m->message, row_bytes(t));
+  m->message += row_bytes(t);
 }
 
 static void move_run(mover *m, int32_t index) {
@@ -62,14 +75,14 @@ static void move_run(mover *m, int32_t index) {
   for (int64_t i = 0; i < rows_here; i++) {
     int64_t row = (route_position(m->route, run, i) - progression.first) /
                   progression.step;
-    move_row(m, &m->keys->k[run->progression], row, run->kv);
-    move_row(m, &m->keys->v[run->progression], row, run->kv);
+    m->move(m, &m->keys->k[run->progression], row, run->kv);
+    m->move(m, &m->keys->v[run->progression], row, run->kv);
   }
 }
 
 static dil_status move_rows(const route *r, const ring_keys *keys,
-                            char *message, bool spread) {
-  mover m = {.route = r, .keys = keys, .message = message, .spread = spread};
+                            char *message, row_move *move) {
+  mover m = {.route = r, .keys = keys, .message = message, .move = move};
   for (m.b = 0; m.b < keys->k[0].shape[0]; m.b++)
     for (int32_t i = 0; i < r->run_count; i++) move_run(&m, i);
   return DIL_OK;
@@ -78,20 +91,27 @@ static dil_status move_rows(const route *r, const ring_keys *keys,
 static dil_status pack(ring_device *d, route *r, const ring_keys *keys,
                        void *message) {
   (void)d;
-  return move_rows(r, keys, message, false);
+  return move_rows(r, keys, message, pack_row);
 }
 
 static dil_status spread(ring_device *d, route *r, const void *message,
                          const ring_keys *keys) {
   (void)d;
-  return move_rows(r, keys, (char *)(uintptr_t)message, true);
+  return move_rows(r, keys, (char *)(uintptr_t)message, spread_row);
+}
+
+static void add_row(mover *m, const dil_tensor *t, int64_t row, int32_t kv) {
+  int64_t width = t->shape[3];
+  float *place = (float *)(void *)row_place(m, t, row, kv);
+  const float *more = (const float *)(const void *)m->message;
+  for (int64_t d = 0; d < width; d++) place[d] += more[d];
+  m->message += width * (int64_t)sizeof *place;
 }
 
 static dil_status reduce(ring_device *d, route *r, const void *message,
                          const ring_keys *sums) {
-  (void)r, (void)message, (void)sums;
-  return dil_fail(DIL_UNSUPPORTED, "device '%s' cannot reduce: gradients over "
-                  "ranks are not built yet", d->calls->name);
+  (void)d;
+  return move_rows(r, sums, (char *)(uintptr_t)message, add_row);
 }
 
 static void forget(ring_device *d, route *r) {
@@ -117,6 +137,17 @@ static dil_status finish(ring_device *d, const dil_call *call,
                          const dil_shard *shard) {
   const ring_cpu *c = (ring_cpu *)d;
   return cpu_kernel_finish(c->kernel, c->threads, call, shard);
+}
+
+static dil_status backward(ring_device *d, const dil_backward_call *call,
+                           const dil_shard *shard) {
+  const ring_cpu *c = (ring_cpu *)d;
+  return cpu_kernel_backward_shard(c->kernel, c->threads, c->scratch, call,
+                                   shard);
+}
+
+static bool asks_states(const ring_device *d) {
+  return cpu_kernel_asks_states(((const ring_cpu *)d)->kernel);
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -176,6 +207,8 @@ static const ring_device_calls calls = {.name = "cpu",
                                         .begin = begin,
                                         .advance = advance,
                                         .finish = finish,
+                                        .backward = backward,
+                                        .asks_states = asks_states,
                                         .post = post,
                                         .wait = wait,
                                         .mark = mark,

@@ -54,7 +54,7 @@ typedef struct ring_device_calls {
   /* reduce adds the rows of a message, in f32, to the rank's own rows `sums`:
    * its dK and dV. The route goes back (route_reverse). The caller asks for the
    * messages in the order of ranks, so that the bits of a sum do not depend on
-   * when a message arrives. DIL_UNSUPPORTED: no device can do it yet. */
+   * when a message arrives. */
   dil_status (*reduce)(ring_device *d, route *r, const void *message,
                        const ring_keys *sums);
   void (*forget)(ring_device *d, route *r); /* frees the route's device copy */
@@ -74,6 +74,13 @@ typedef struct ring_device_calls {
                       const dil_shard *shard, int64_t *state_stride);
   dil_status (*open)(ring_device *d, const dil_call *call,
                      const dil_shard *shard);
+  /* Adds to the sums of the call and of shard->inputs what the shard's pairs
+   * give: see cpu_kernel_backward_shard in cpu.h. `asks_states`: each pass of
+   * the shard's rows needs a state of its own. NULL: the device has no
+   * gradients. */
+  dil_status (*backward)(ring_device *d, const dil_backward_call *call,
+                         const dil_shard *shard);
+  bool (*asks_states)(const ring_device *d);
   /* A message of the device's memory: see link.h. Requests after the wait see
    * the received rows. */
   dil_status (*post)(ring_device *d, dil_link *link, int32_t slot,

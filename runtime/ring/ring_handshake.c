@@ -11,6 +11,7 @@ typedef struct handshake {
   uint64_t plan_hash;
   int64_t version, ranks, layout, exchange, B, N, M, batch, train, seed;
   double scale;
+  int64_t direction, gradients;
 } handshake;
 
 static const char *const handshake_words[] = {"plan",
@@ -24,7 +25,18 @@ static const char *const handshake_words[] = {"plan",
                                               "first batch row",
                                               "word on training",
                                               "seed",
-                                              "scale"};
+                                              "scale",
+                                              "direction",
+                                              "set of gradients"};
+
+/* Which gradients a run backward is to make, and of what, as bits. */
+static int64_t handshake_gradients(const dil_ring *r) {
+  const ring_gradients *g = r->gradients;
+  int64_t bits = g && g->lse[0].data;
+  for (int32_t x = 0; g && x < r->call->input_count; x++)
+    if (g->wanted[x].data) bits |= (int64_t)2 << x;
+  return bits;
+}
 
 static handshake handshake_values(const dil_ring *r, int64_t B) {
   return (handshake){.plan_hash = r->plan_hash,
@@ -38,7 +50,9 @@ static handshake handshake_values(const dil_ring *r, int64_t B) {
                      .batch = r->batch,
                      .train = r->call->train,
                      .seed = (int64_t)r->call->seed,
-                     .scale = r->call->scale};
+                     .scale = r->call->scale,
+                     .direction = r->gradients != NULL,
+                     .gradients = handshake_gradients(r)};
 }
 
 static dil_status handshake_compare(const handshake *mine,

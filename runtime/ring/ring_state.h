@@ -12,6 +12,7 @@ typedef struct ring_state {
   int64_t state_stride[PROGRESSIONS_MOST]; /* see dil_shard; 0: every row has a
                                  state, which `begin` empties */
   int64_t rows[PROGRESSIONS_MOST];   /* floats of lse */
+  bool by_pass;                /* see dil_shard */
 } ring_state;
 
 /* Allocates the state of the rank's queries. The caller has set `state_stride`.

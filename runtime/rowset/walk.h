@@ -25,6 +25,11 @@ static inline bool combine_is_additive(const dil_table *table) {
   return table->combine == DIL_COMBINE_MEAN ||
          table->combine == DIL_COMBINE_SUM;
 }
+/* Whether each pass of a shard's row has a state of its own. */
+static inline bool shard_is_by_pass(const dil_table *table,
+                                    const dil_shard *shard) {
+  return combine_is_additive(table) || shard->by_pass;
+}
 /* The number of states that a row of a shard has. */
 static inline int32_t run_states(const dil_table *table) {
   return combine_is_additive(table) ? table->pass_count : 1;

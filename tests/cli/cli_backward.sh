@@ -58,6 +58,13 @@ bound_is_close() { # it was 0.13 for a difference of 0.0011
 }
 is "by a bound that is no wider than that" bound_is_close
 
+sed 's/^topology grid .*/topology mesh { devices 4; ring 2; heads 2; layout zigzag; exchange gather; }/' \
+  examples/longnet_ring.dil >"$TMP/ring.dil"
+is "gradients on a ring of four" checked "^ring  *4 ranks, .* between them" \
+  "$TMP/ring.dil" -D w=16 --seq 600 --topology four
+is "gradients on a mesh" checked "^ring  *4 ranks, .* between them" \
+  "$TMP/ring.dil" -D w=16 --seq 600 --topology mesh --dlse random
+
 small="examples/longnet.dil -D w=16 --seq 200 --random 3"
 same_bits() {
   "$DIL" run $small --backward --threads 1 --dq "$TMP/q1.npy" \

@@ -1,12 +1,13 @@
 /* fuzz_pattern.c - random patterns and shapes, computed by the CPU back end
  * and compared with the oracle. In: --seed S --count N; case i is that of seed
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
- * with those that they do not take; --backward: gradients. Each case runs in a
- * process of its own. Out: for a failure the pattern, made as small as it stays
+ * with those that they do not take; --backward: gradients; --ring: gradients of
+ * ranks on threads. Each case runs in a process of its own. Out: for a failure the pattern, made as small as it stays
  * wrong, with its shape, plan and seed; at the end one line, and exit 1 if
  * anything failed. */
 #include "spec.h"
 #include "runtime/base/random.h"
+#include "runtime/ring/ranks.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradients.h"
 #include <math.h>
@@ -64,6 +65,7 @@ static call_shape shape_of(const spec *s, int32_t *lengths) {
 
 static bool aims;     /* at the Hopper kernels */
 static bool backward; /* gradients, and no o */
+static bool on_ring;  /* gradients of ranks on threads */
 
 /* Whether general kernels take all passes, whatever the call. */
 static bool is_left(const kernel_made *k) {
@@ -95,13 +97,52 @@ static gradient_shape gradient_shape_of(const spec *s, int32_t *lengths) {
 /* Laws hold of f32, and of numbers alone. */
 #define LAW_BOUND 1e-5
 
+/* Ranks that vary with the seed. */
+static mesh mesh_of(const spec *s) {
+  uint32_t bits = s->seed * 0x85EBCA77u;
+  static const uint64_t gathered[] = {0, 1, 6, ~(uint64_t)0};
+  return (mesh){.ring = 1 + (int32_t)(bits >> 8 & 7),
+                .heads = bits >> 11 & 1 && s->heads > 1 ? 2 : 1,
+                .batch = 1 + (int32_t)(bits >> 12 & 1),
+                .layout = (dil_layout)((bits >> 13 & 255) % DIL_LAYOUT_COUNT),
+                .gathered = gathered[bits >> 21 & 3],
+                .timeout = CASE_SECONDS};
+}
+
+/* The gradients of a rank group, and what is wrong with them. A pattern whose
+ * rows have no list of a bounded length is refused, and the case ends. */
+static const char *ring_problem(const spec *s, gradient_data *g,
+                                const kernel_made *k) {
+  static char text[400];
+  rank_group *all;
+  rank_group_task task = {.mesh = mesh_of(s),
+                          .table = &k->plan->table,
+                          .plan_hash = plan_hash(k->plan),
+                          .make = plan_variant,
+                          .context = k->plan,
+                          .threads = s->threads,
+                          .backward = true};
+  dil_status status = rank_group_new(&task, &all);
+  if (!status) {
+    status = rank_group_backward(all, &g->call);
+    rank_group_free(all);
+  }
+  if (!status) return gradient_data_compare(g);
+  if (status == DIL_UNSUPPORTED) exit(0);
+  snprintf(text, sizeof text, "%d x %d x %d ranks: %s", task.mesh.ring,
+           task.mesh.heads, task.mesh.batch, dil_last_error());
+  return text;
+}
+
 /* "" or what is wrong with the gradients, by the oracle and by the laws. */
 static const char *gradients_problem(const spec *s, const tested_pattern *made,
                                      kernel_made *k) {
   int32_t lengths[SPEC_BATCHES];
   gradient_shape shape = gradient_shape_of(s, lengths);
+  shape.without_lse &= !on_ring; /* the run forward leaves it on the ranks */
   gradient_data *g = gradient_data_new(made, shape);
-  const char *problem = gradient_data_problem(g, k);
+  const char *problem =
+      on_ring ? ring_problem(s, g, k) : gradient_data_problem(g, k);
   bool lawful = s->dtype == DIL_F32 && !shape.call.element;
   if (problem[0] || !lawful) return problem;
   return gradient_laws(made->pattern, &g->call, LAW_BOUND);
@@ -208,12 +249,15 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          "--seed %u --print\n\n",
          text, s.batch, s.queries, s.keys, s.layout, s.lengths, s.threads,
          s.isa, force_all[s.force].name, aims ? " --hopper" : "",
-         backward ? " --backward" : "", seed);
+         on_ring    ? " --ring"
+         : backward ? " --backward"
+                    : "",
+         seed);
 }
 
 static int usage(void) {
   fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--hopper] [--backward] "
-                  "[--print]\n");
+                  "[--ring] [--print]\n");
   return 2;
 }
 
@@ -226,6 +270,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[i], "--hopper")) aims = true;
     else if (!strcmp(argv[i], "--backward"))
       backward = true;
+    else if (!strcmp(argv[i], "--ring"))
+      backward = on_ring = true;
     else if (more && !strcmp(argv[i], "--count"))
       count = (uint32_t)strtoul(argv[++i], NULL, 10);
     else if (more && !strcmp(argv[i], "--seed"))
@@ -234,6 +280,12 @@ int main(int argc, char **argv) {
   }
   for (uint32_t i = 0; i < count && failed < 20; i++) {
     spec s = aims ? spec_hopper(first + i) : spec_random(first + i);
+    if (on_ring) s.lengths = 0;
+    if (on_ring && s.grid[2]) { /* shards have neither grids nor lengths */
+      first++;
+      i--;
+      continue;
+    }
     if (print) {
       char text[TEXT_SIZE];
       spec_print(&s, text, sizeof text);
@@ -247,6 +299,10 @@ int main(int argc, char **argv) {
   }
   if (failed == 0)
     printf("ok %u random patterns%s from seed %u, %u by Hopper kernels\n",
-           count, backward ? " backward" : "", first, hopper_count);
+           count,
+           on_ring    ? " backward on ranks"
+           : backward ? " backward"
+                      : "",
+           first, hopper_count);
   return failed != 0;
 }

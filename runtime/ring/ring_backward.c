@@ -1,0 +1,315 @@
+/* ring_backward.c - one rank's run backward over a ring.
+ *
+ * In: the rank's rows with their o and lse, and dO. Out: f32 sums of dQ, dK and
+ * dV of the rank's rows, and of the gradients of inputs. Keys come step by step
+ * as in the run forward. What a rank adds to the keys of another goes back by
+ * the route's reverse while the next step computes, and the owner adds it to its
+ * sums, a step at a time: the order of a sum is that of the ring. */
+#include "ring_work.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+#include "runtime/observe/metrics.h"
+#include "runtime/observe/trace.h"
+#include <stdlib.h>
+
+/* ---- routes -------------------------------------------------------------- */
+
+/* Lists the routes back, unless the last run backward had the same shape. */
+static dil_status list_returns(ring_routes *r) {
+  int32_t count = 2 * EXCHANGE_PHASES * r->shape.ranks;
+  dil_status status = DIL_OK;
+  if (r->back) return DIL_OK;
+  r->back = calloc((size_t)count, sizeof *r->back);
+  if (!r->back)
+    return dil_fail(DIL_MEMORY, "no memory for %d steps", r->shape.ranks);
+  for (int32_t i = 2 * EXCHANGE_PHASES; i < count && !status; i++)
+    status = route_reverse(&r->list[i], &r->back[i]);
+  return status;
+}
+
+/* Rows that go back in a step, or (`in`) come back. */
+static route *return_route(const ring_work *w, int32_t step,
+                           exchange_phase phase, bool in) {
+  const ring_routes *r = w->ring->routes;
+  const route *there = in ? ring_route_out(r, step, phase)
+                          : ring_route_in(r, step, phase);
+  return &r->back[there - r->list];
+}
+
+/* Bytes of a row of dK and one of dV. */
+static int64_t return_bytes(const ring_work *w, int32_t step,
+                            exchange_phase phase, bool in) {
+  const dil_table *t = w->ring->shape.table;
+  return return_route(w, step, phase, in)->rows * w->B *
+         (t->head_dim + t->value_dim) * (int64_t)sizeof(float);
+}
+
+/* ---- passes -------------------------------------------------------------- */
+
+/* Progression i of the rank's queries over one progression of keys. */
+static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
+                            int32_t c, const ring_keys *from,
+                            const ring_keys *sums, bool sinks) {
+  const ring_gradients *g = w->ring->gradients;
+  dil_backward_call call = {.size = sizeof call,
+                            .output = g->output[i],
+                            .lse = g->lse[i],
+                            .dq = g->dq[i],
+                            .dk = sums->k[c],
+                            .dv = sums->v[c]};
+  dil_shard shard =
+      ring_shard(w, i, keys, &from->k[c], &from->v[c], &call.forward);
+  for (int32_t x = 0; x < call.forward.input_count; x++)
+    call.inputs[x] = g->wanted[x];
+  shard.inputs = g->inputs;
+  shard.sinks = sinks;
+  return w->device->calls->backward(w->device, &call, &shard);
+}
+
+static dil_status passes_over(ring_work *w, int32_t owner,
+                              const ring_keys *keys, const ring_keys *sums) {
+  positions owned = partition_keys(&w->ring->shape, owner);
+  double start = clock_seconds();
+  dil_status status = DIL_OK;
+  for (int32_t c = 0; c < owned.count; c++)
+    for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
+      status =
+          pass_over(w, i, owned.progression[c], c, keys, sums, false);
+  if (w->device->calls->on_host)
+    w->ring->facts.computed += clock_seconds() - start;
+  return status;
+}
+
+/* The sinks of the rank's rows, once a row: a pass over no keys. */
+static dil_status add_sinks(ring_work *w) {
+  const dil_table *t = w->ring->shape.table;
+  int64_t ks[] = {w->B, 0, t->kv_heads, t->head_dim};
+  int64_t vs[] = {w->B, 0, t->kv_heads, t->value_dim};
+  ring_keys none = {{dil_tensor_make(NULL, t->dtype, 4, ks)},
+                    {dil_tensor_make(NULL, t->dtype, 4, vs)}};
+  ring_keys sums = {{dil_tensor_make(NULL, DIL_F32, 4, ks)},
+                    {dil_tensor_make(NULL, DIL_F32, 4, vs)}};
+  dil_status status = DIL_OK;
+  if (!t->sinks || !w->ring->gradients->inputs) return DIL_OK;
+  for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
+    status = pass_over(w, i, (dil_progression){0, 1, 0}, 0, &none, &sums, true);
+  return status;
+}
+
+static dil_status pass_over_own(ring_work *w) {
+  const dil_ring *r = w->ring;
+  dil_status status = add_sinks(w);
+  return status ? status
+                : passes_over(w, r->link->rank, &r->rows->keys,
+                              &r->gradients->keys);
+}
+
+/* ---- a step -------------------------------------------------------------- */
+
+/* Cleared f32 sums for the keys of another rank. */
+static dil_status take_sums(ring_work *w, ring_return *b,
+                            const positions *owned, ring_keys *sums) {
+  const dil_table *t = w->ring->shape.table;
+  ring_device *d = w->device;
+  int64_t rows = w->B * positions_count(owned) * t->kv_heads;
+  int64_t size = sizeof(float);
+  dil_status status =
+      d->calls->take(d, rows * t->head_dim * size, true, &b->dk);
+  if (!status)
+    status = d->calls->take(d, rows * t->value_dim * size, true, &b->dv);
+  if (!status) ring_view_keys(w, b->dk, b->dv, DIL_F32, owned, sums);
+  return status;
+}
+
+static void give_sums(ring_work *w, ring_return *b) {
+  if (b->dk) w->device->calls->give(w->device, b->dk);
+  if (b->dv) w->device->calls->give(w->device, b->dv);
+  b->dk = b->dv = NULL;
+}
+
+/* The rows that go back, in one message: those of both phases. */
+static dil_status pack_returns(ring_work *w, int32_t step,
+                               const ring_keys *sums) {
+  ring_return *b = &w->back[step];
+  char *at = b->outgoing;
+  dil_status status = DIL_OK;
+  for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
+    route *r = return_route(w, step, p, false);
+    if (r->rows) status = w->device->calls->pack(w->device, r, sums, at);
+    at += return_bytes(w, step, p, false);
+  }
+  return status;
+}
+
+static dil_status size_returns(ring_work *w, int32_t step) {
+  ring_return *b = &w->back[step];
+  ring_device *d = w->device;
+  for (int32_t p = 0; p < EXCHANGE_PHASES; p++) {
+    b->outgoing_bytes += return_bytes(w, step, p, false);
+    b->incoming_bytes += return_bytes(w, step, p, true);
+  }
+  dil_status status =
+      d->calls->take(d, b->outgoing_bytes, false, &b->outgoing);
+  return status ? status
+                : d->calls->take(d, b->incoming_bytes, false, &b->incoming);
+}
+
+/* The passes over the keys that came in a step, and what they add to them. */
+static dil_status compute_step(ring_work *w, int32_t step) {
+  int32_t owner = ring_sender(w, step);
+  positions owned = partition_keys(&w->ring->shape, owner);
+  ring_keys keys = {0}, sums = {0};
+  dil_status status = size_returns(w, step);
+  if (status || !ring_arrived(w, step)) return status;
+  status = ring_spread_step(w, &w->exchange[step], &owned, &keys);
+  if (!status) status = take_sums(w, &w->back[step], &owned, &sums);
+  if (!status) status = passes_over(w, owner, &keys, &sums);
+  if (!status) status = pack_returns(w, step, &sums);
+  give_sums(w, &w->back[step]);
+  return status;
+}
+
+/* ---- gradients that go back ---------------------------------------------- */
+
+/* The slot of a step's keys is free once they have come. */
+static dil_status post_return(ring_work *w, int32_t step) {
+  dil_ring *r = w->ring;
+  ring_return *b = &w->back[step];
+  int32_t ranks = r->link->ranks;
+  const link_transfer t = {
+      .to = b->outgoing_bytes ? ring_sender(w, step) : -1,
+      .from = b->incoming_bytes ? (r->link->rank + step) % ranks : -1,
+      .send = b->outgoing,
+      .receive = b->incoming,
+      .send_bytes = b->outgoing_bytes,
+      .receive_bytes = b->incoming_bytes};
+  ring_note(w, step, "return to", t.to, b->outgoing_bytes);
+  r->facts.sent += b->outgoing_bytes;
+  r->facts.received += b->incoming_bytes;
+  b->posted = true;
+  return w->device->calls->post(w->device, r->link, step, &t);
+}
+
+static dil_status wait_return(ring_work *w, int32_t step) {
+  dil_ring *r = w->ring;
+  ring_return *b = &w->back[step];
+  double start = clock_seconds();
+  if (!b->posted) return DIL_OK;
+  r->link->step = step;
+  ring_note(w, step, "wait for gradients of",
+            (r->link->rank + step) % r->link->ranks, b->incoming_bytes);
+  dil_status status = w->device->calls->wait(w->device, r->link, step);
+  b->posted = false;
+  flight_recorder_note(&w->flight, step, status ? "have failed" : "have come",
+                       -1, 0);
+  if (w->device->calls->on_host) r->facts.waited += clock_seconds() - start;
+  return status;
+}
+
+static void free_return(ring_work *w, ring_return *b) {
+  give_sums(w, b);
+  if (b->outgoing) w->device->calls->give(w->device, b->outgoing);
+  if (b->incoming) w->device->calls->give(w->device, b->incoming);
+  *b = (ring_return){0};
+}
+
+/* Adds what has come back to the rank's own sums. */
+static dil_status add_returns(ring_work *w, int32_t step) {
+  const char *at = w->back[step].incoming;
+  dil_status status = DIL_OK;
+  for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
+    route *r = return_route(w, step, p, true);
+    if (r->rows)
+      status = w->device->calls->reduce(w->device, r, at,
+                                        &w->ring->gradients->keys);
+    at += return_bytes(w, step, p, true);
+  }
+  return status;
+}
+
+/* Waits for what this rank's keys have gained in a step, and adds it. */
+static dil_status finish_return(ring_work *w, int32_t step) {
+  int64_t begin = trace_begin();
+  if (step < 1) return DIL_OK;
+  dil_status status = wait_return(w, step);
+  trace_end(begin, "ring", "wait for gradients", w->ring->link->calls->name,
+            step);
+  begin = trace_begin();
+  if (!status) status = add_returns(w, step);
+  trace_end(begin, "ring", "sum gradients", NULL, step);
+  free_return(w, &w->back[step]);
+  return status;
+}
+
+/* ---- steps --------------------------------------------------------------- */
+
+/* All messages of one rank to another keep their order on every link. Rows that
+ * gather are all waited for in step 1: gradients follow them on the way
+ * back. */
+static dil_status wait_keys(ring_work *w, int32_t step) {
+  dil_status status = DIL_OK;
+  int32_t until = step == 1 ? w->ring->link->ranks : 0;
+  w->ring->link->step = step;
+  for (int32_t i = 1; i < until && !status; i++)
+    status = ring_wait_phase(w, i, EXCHANGE_GATHERED);
+  return status ? status : ring_wait_step(w, step);
+}
+
+static dil_status run_step(ring_work *w, int32_t step) {
+  dil_status status = step ? wait_keys(w, step) : DIL_OK;
+  if (!status) status = ring_post_rest(w, step + 1);
+  if (!status) status = step ? compute_step(w, step) : pass_over_own(w);
+  if (!status) status = w->device->calls->mark(w->device, step);
+  flight_recorder_note(&w->flight, step, "computed", -1, 0);
+  ring_exchange_free(w, &w->exchange[step]);
+  if (!status) status = finish_return(w, step - 1);
+  if (!status && step) status = post_return(w, step);
+  return status;
+}
+
+static dil_status run_steps(ring_work *w) {
+  const dil_ring *r = w->ring;
+  dil_status status = ring_post_first(w);
+  for (int32_t step = 0; step < r->link->ranks && !status; step++) {
+    int64_t begin = trace_begin();
+    status = run_step(w, step);
+    metric_add(METRIC_ring_steps, 1);
+    if (r->stepped && !status) r->stepped(r->watcher);
+    trace_end(begin, "ring", "ring step backward", NULL, step);
+  }
+  return status ? status : finish_return(w, r->link->ranks - 1);
+}
+
+/* ---- the run ------------------------------------------------------------- */
+
+/* Where a branch has a softmax or a delta of its own, its lse and its o come
+ * from a run forward. */
+static dil_status make_states(ring_work *w) {
+  w->state.by_pass = w->device->calls->asks_states(w->device);
+  return w->state.by_pass ? ring_states(w) : DIL_OK;
+}
+
+dil_status ring_backward(ring_work *w) {
+  dil_ring *r = w->ring;
+  if (!w->device->calls->backward)
+    return dil_fail(DIL_UNSUPPORTED, "device '%s' has no gradients of ranks in "
+                    "this build", w->device->calls->name);
+  dil_status status = w->device->calls->start(w->device);
+  if (!status) status = ring_list_routes(r);
+  if (!status) status = list_returns(r->routes);
+  if (!status) status = make_states(w);
+  if (!status) status = ring_exchange_begin(w);
+  w->back = calloc((size_t)r->link->ranks, sizeof *w->back);
+  if (!status && !w->back)
+    status = dil_fail(DIL_MEMORY, "no memory for %d steps", r->link->ranks);
+  return status ? status : run_steps(w);
+}
+
+void ring_backward_end(ring_work *w, bool failed) {
+  int32_t ranks = w->ring->link->ranks;
+  for (int32_t i = 0; w->back && i < ranks; i++) wait_return(w, i);
+  if (failed) w->device->calls->drain(w->device);
+  for (int32_t i = 0; w->back && i < ranks; i++) free_return(w, &w->back[i]);
+  free(w->back);
+  w->back = NULL;
+}

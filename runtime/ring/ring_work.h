@@ -1,0 +1,103 @@
+/* ring_work.h - one rank's run over a ring, as the files behind ring.h share it:
+ * its messages of keys. Internal to these files. */
+#ifndef DIL_RUNTIME_RING_RING_WORK_H
+#define DIL_RUNTIME_RING_RING_WORK_H
+
+#include "ring.h"
+#include "ring_state.h"
+#include "runtime/observe/flight_recorder.h"
+
+/* One message each way, in one step and phase. */
+typedef struct ring_parcel {
+  route *out, *in;
+  bool posted;          /* the link may still use both messages */
+  double since;         /* when they were posted */
+  int64_t outgoing_bytes, incoming_bytes;
+  void *outgoing, *incoming;
+} ring_parcel;
+
+/* One step's messages, and the sender's shard of keys, into which the received
+ * rows are spread. No query reads the rows that did not travel. */
+typedef struct exchange {
+  ring_parcel phase[EXCHANGE_PHASES];
+  void *k, *v;          /* [B, rows of the shard, Hkv, D] */
+} exchange;
+
+/* One step's gradients of keys on their way back: to the rank whose keys came in
+ * the step, and from the rank that this rank's keys went to. */
+typedef struct ring_return {
+  bool posted;          /* the link may still use both messages */
+  int64_t outgoing_bytes, incoming_bytes;
+  void *outgoing, *incoming;
+  void *dk, *dv;        /* f32 sums of the step, as long as the sender's shard */
+} ring_return;
+
+typedef struct ring_work {
+  dil_ring *ring;
+  ring_device *device;
+  int64_t B;            /* batch rows here */
+  flight_recorder flight;
+  ring_state state;     /* of this rank's queries */
+  exchange *exchange;   /* [ranks], by step; 0 is unused */
+  ring_return *back;    /* [ranks], by step: gradients that go back; NULL: the
+                           run is forward */
+} ring_work;
+
+/* ---- ring.c: passes over keys -------------------------------------------- */
+
+/* Progression i of the rank's queries over one progression of keys: its shard
+ * and its call. */
+dil_shard ring_shard(ring_work *w, int32_t i, dil_progression keys,
+                     const dil_tensor *k, const dil_tensor *v, dil_call *call);
+int32_t ring_query_progressions(const ring_work *w);
+/* The steps of the run forward, after which w->state has the state of each pass
+ * of the rank's rows. The caller has set state.by_pass. */
+dil_status ring_states(ring_work *w);
+
+/* ---- ring_backward.c ----------------------------------------------------- */
+
+/* A run backward, after its handshake; its end frees what it took, also after a
+ * failure. */
+dil_status ring_backward(ring_work *w);
+void ring_backward_end(ring_work *w, bool failed);
+
+/* ---- ring_exchange.c: the keys that travel ------------------------------- */
+
+/* Lists the routes, unless the last run had the same shape. */
+dil_status ring_list_routes(const dil_ring *ring);
+/* In a step, a rank sends to rank + step and receives from rank - step. */
+route *ring_route_out(const ring_routes *r, int32_t step, exchange_phase phase);
+route *ring_route_in(const ring_routes *r, int32_t step, exchange_phase phase);
+/* Posts the rows of branches that gather, for all steps. */
+dil_status ring_post_first(ring_work *w);
+/* Posts the rows of branches that rotate, for one step; past the last step it
+ * does nothing. */
+dil_status ring_post_rest(ring_work *w, int32_t step);
+/* Waits for the messages of a step. */
+dil_status ring_wait_step(ring_work *w, int32_t step);
+/* Waits for one message, if it was posted. */
+dil_status ring_wait_phase(ring_work *w, int32_t step, exchange_phase phase);
+/* Allocates the sender's shard and spreads the received rows into it. On the
+ * host the shard is cleared, so that rows that did not travel are finite. */
+dil_status ring_spread_step(ring_work *w, exchange *e, const positions *owned,
+                            ring_keys *keys);
+/* Views of rank keys in k and v, [B, rows of the shard, Hkv, D], one for each
+ * progression. */
+void ring_view_keys(const ring_work *w, void *k, void *v, dil_dtype dtype,
+                    const positions *owned, ring_keys *keys);
+void ring_exchange_free(ring_work *w, exchange *e);
+/* Bytes of keys that came in a step, and the rank that they are of. */
+int64_t ring_arrived(const ring_work *w, int32_t step);
+int32_t ring_sender(const ring_work *w, int32_t step);
+/* Allocates the exchanges of all steps; the end waits for what is still under
+ * way, since the link may use it, and frees them. */
+dil_status ring_exchange_begin(ring_work *w);
+void ring_exchange_end(ring_work *w, bool failed);
+/* Notes a message in the flight recorder; a peer of -1 means that there is no
+ * message. */
+void ring_note(ring_work *w, int32_t step, const char *what, int32_t peer,
+               int64_t bytes);
+/* Adds a run's bytes and seconds to the metrics. */
+void ring_count_facts(const ring_facts *f);
+
+#endif

@@ -1,0 +1,282 @@
+/* test_ring_backward.c - gradients over rings of ranks on threads against the
+ * oracle: any number of ranks, meshes, layouts and ways of exchange, whatever a
+ * pattern says; the same bits whatever the timing; the bytes that go back. */
+#include "runtime/base/status.h"
+#include "runtime/ring/ranks.h"
+#include "tests/support/gradients.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define P(body)       "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
+#define GROUPED(body) \
+  "pattern p { heads 4 kv 2; head_dim 12 value 7; dtype f32; " body " }"
+
+static const char *const patterns[] = {
+    P("causal; segments 32, 64, 128; dilations 1, 2, 4;"),
+    P("branch { }"),
+    GROUPED("phase cycle; segments 48, 90; dilations 3, 2;"),
+    P("causal; combine union; branch { window 20, 0; } branch { dilation 5; }"),
+    P("combine mean; branch { segment 50; } branch { dilation 3; }"),
+    GROUPED("combine sum; input z : f32[H] gradient; sink 0.5; "
+            "branch { segment 50; sink z[h]; } branch { dilation 3; }"),
+    GROUPED("gradient detached; causal; branch { segment 40; } "
+            "branch { dilation 3; }"),
+    P("gradient detached; input z : f32[H] gradient; sink z[h]; branch "
+      "{ segment 64; } branch { dilation 2; window 20, 9; } "
+      "branch { dilation 2; sink z[h]; }"),
+    P("causal; mask i - j < 9 || (i - j) % 12 == 0; branch { }"),
+    P("heads split; branch { segment 40; } branch { dilation 2; }"),
+    P("causal; input t : f32[H] gradient; "
+      "score s - t[h] * abs(i - j); branch { dilation 2; }"),
+    P("input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; branch { }"),
+    P("input t : f32[H, N] gradient; mask row % 5 != 3 || j < row; "
+      "score s + t[h, row]; branch { } branch { segment 60; }"),
+    P("input z : f32[H] gradient; sink z[h]; branch { sink 0.1 * row; } "
+      "branch { segment 40; dilation 3; heads 1..2; sink log(2.0); }"),
+    P("combine mean; input z : f32[H] gradient; sink z[h]; "
+      "branch { segment 50; dilation 2; }"),
+    "pattern p { heads 6 kv 2; head_dim 16; dtype f32; causal; phase kv;"
+    " segments 40, 200; dilations 1, 4; dropout 1.0 / 8; }",
+    "pattern p { heads 4 kv 2; head_dim 8; dtype bf16; causal;"
+    " segments 40, 200; dilations 1, 4; }",
+};
+enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
+
+#define MESH(ring, heads, batch, layout) \
+  { ring, heads, batch, DIL_##layout, 0, 30 }
+static const mesh meshes[] = {
+    MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
+    MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),
+    MESH(2, 2, 1, CONTIGUOUS), MESH(2, 1, 2, ZIGZAG), MESH(1, 4, 2, STRIPED),
+    MESH(3, 3, 1, STRIPED),
+};
+enum { MESHES = sizeof meshes / sizeof meshes[0] };
+
+/* ---- a scene: a pattern, its kernel and a call for gradients -------------- */
+
+typedef struct scene {
+  tested_pattern *s;
+  kernel_made *k;
+  gradient_data *g;
+} scene;
+
+static scene scene_of(tested_pattern *s, int64_t N, int64_t M) {
+  scene c = {.s = s};
+  ck_assert_msg(c.s->pattern != NULL, "%s", c.s->problem);
+  c.k = kernel_make(c.s, (recipe){.direction = DIL_BACKWARD});
+  c.g = gradient_data_new(
+      c.s, (gradient_shape){.call = {.batch = 2, .queries = N, .keys = M,
+                                     .seed = 9, .train = true,
+                                     .dropout_seed = 3}});
+  return c;
+}
+
+static scene scene_open(const char *text, int64_t N, int64_t M) {
+  return scene_of(tested_pattern_new("ring", text, NULL, 0), N, M);
+}
+
+static void scene_close(scene *c) {
+  gradient_data_free(c->g);
+  kernel_unmake(c->k);
+  tested_pattern_free(c->s);
+}
+
+enum { RANKS_MOST = 16 };
+
+typedef struct outcome {
+  dil_status status;
+  char text[256];
+  rank_report of[RANKS_MOST];
+} outcome;
+
+typedef struct trial {
+  mesh mesh;
+  ring_checkpoint checkpoint;
+  void (*spoil)(dil_ring *ring, int32_t rank);
+} trial;
+
+static outcome run_trial(const scene *c, const trial *t) {
+  rank_group_task task = {.mesh = t->mesh,
+                          .table = &c->k->plan->table,
+                          .plan_hash = plan_hash(c->k->plan),
+                          .make = plan_variant,
+                          .context = c->k->plan,
+                          .threads = 1,
+                          .backward = true,
+                          .checkpoint = t->checkpoint,
+                          .spoil = t->spoil};
+  rank_group *all;
+  ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
+  gradient_data_forget(c->g);
+  outcome r = {.status = rank_group_backward(all, &c->g->call)};
+  snprintf(r.text, sizeof r.text, "%s", dil_last_error());
+  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++)
+    r.of[i] = *rank_group_report(all, i);
+  rank_group_free(all);
+  return r;
+}
+
+static outcome expect_good(const scene *c, const trial *t) {
+  const mesh *m = &t->mesh;
+  outcome r = run_trial(c, t);
+  ck_assert_msg(r.status == DIL_OK, "%s", r.text);
+  const char *problem = gradient_data_compare(c->g);
+  ck_assert_msg(!*problem, "%d x %d x %d, layout %d: %s", m->ring, m->heads,
+                m->batch, m->layout, problem);
+  return r;
+}
+
+/* ---- against the oracle -------------------------------------------------- */
+
+/* All rotate, all gather, or only some branches do. */
+static const uint64_t ways[] = {0, ~(uint64_t)0, 1, 2};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+START_TEST(meshes_agree_with_the_oracle) {
+  scene c = scene_open(patterns[_i], 97, 97);
+  for (int i = 0; i < MESHES; i++) {
+    trial t = {.mesh = meshes[i]};
+    t.mesh.gathered = ways[(i + _i) % WAYS];
+    expect_good(&c, &t);
+  }
+  scene_close(&c);
+}
+END_TEST
+
+START_TEST(other_lengths) {
+  static const int64_t lengths[][2] = {{3, 90}, {60, 30}, {2, 2}, {5, 0}};
+  for (int i = 0; i < 4; i++) {
+    scene c = scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
+    trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+    t.mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
+    t.mesh.gathered = ways[(i + _i) % WAYS];
+    expect_good(&c, &t);
+    scene_close(&c);
+  }
+}
+END_TEST
+
+/* ---- the same bits ------------------------------------------------------- */
+
+/* All gradients of a call, one behind the other. */
+static char *bits_of(const scene *c, size_t *size) {
+  char *copy = NULL;
+  *size = 0;
+  for (int32_t i = 0; i < c->g->result_count; i++) {
+    const dil_tensor *t = c->g->result[i].tensor;
+    size_t bytes = (size_t)dil_tensor_count(t) * dil_dtype_size(t->dtype);
+    copy = realloc(copy, *size + bytes + 1);
+    memcpy(copy + *size, t->data, bytes);
+    *size += bytes;
+  }
+  return copy;
+}
+
+static void expect_bits(const scene *c, const trial *t, const char *bits) {
+  size_t size;
+  expect_good(c, t);
+  char *now = bits_of(c, &size);
+  ck_assert(!memcmp(bits, now, size));
+  free(now);
+}
+
+/* A link that is slow now and then, on top of another. */
+static const link_calls *below;
+static link_calls spoiled_calls;
+static uint32_t delays;
+static dil_status slow_post(dil_link *link, int32_t slot,
+                            const link_transfer *t) {
+  usleep(__atomic_add_fetch(&delays, 7, __ATOMIC_RELAXED) * 2654435761u % 3000);
+  return below->post(link, slot, t);
+}
+static void be_slow(dil_ring *r, int32_t rank) {
+  if (rank == 0) {
+    below = r->link->calls;
+    spoiled_calls = *below;
+    spoiled_calls.post = slow_post;
+  }
+  if (rank % 2) return;
+  usleep(1000);
+  if (r->link->calls == below) r->link->calls = &spoiled_calls;
+}
+
+START_TEST(timing_changes_no_bit) {
+  scene c = scene_open(patterns[_i], 97, 97);
+  for (int way = 0; way < WAYS; way++) {
+    trial t = {.mesh = MESH(4, 2, 1, ZIGZAG)};
+    size_t size;
+    t.mesh.gathered = ways[way];
+    expect_good(&c, &t);
+    char *bits = bits_of(&c, &size);
+    t.spoil = be_slow;
+    for (int i = 0; i < 3; i++) expect_bits(&c, &t, bits);
+    free(bits);
+  }
+  scene_close(&c);
+}
+END_TEST
+
+/* ---- bytes --------------------------------------------------------------- */
+
+static int64_t bytes_sent(const outcome *r, int32_t ranks) {
+  int64_t sum = 0;
+  for (int32_t i = 0; i < ranks; i++) sum += r->of[i].facts.sent;
+  return sum;
+}
+
+/* The rows of keys that some query of another rank sees, by enumeration: each
+ * travels once to each such rank, and once back. */
+static int64_t rows_needed(const scene *c, const mesh *m, int64_t N) {
+  const dil_table *table = &c->k->plan->table;
+  int64_t rows = 0;
+  ring_shape shape = {.table = table, .layout = m->layout, .ranks = m->ring,
+                      .N = N, .M = N};
+  for (int32_t from = 0; from < m->ring; from++)
+    for (int32_t to = 0; to < m->ring; to++)
+      for (int32_t kv = 0; kv < table->kv_heads && from != to; kv++) {
+        int64_t count;
+        bool exact;
+        ck_assert(!partition_count(&shape, from, to, kv, EXCHANGE_ROTATED,
+                                   &count, &exact));
+        rows += count;
+      }
+  return rows;
+}
+
+/* K and V in the pattern's type there, dK and dV in f32 back. */
+START_TEST(each_row_goes_back_once) {
+  const int64_t N = 97;
+  for (int p = 0; p < 2; p++) {
+    scene c = scene_open(p ? patterns[PATTERNS - 1] : patterns[0], N, N);
+    const dil_table *t = &c.k->plan->table;
+    int64_t width = t->head_dim + t->value_dim;
+    trial of = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+    for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++)
+      for (int way = 0; way < WAYS; way++) {
+        of.mesh.layout = (dil_layout)layout;
+        of.mesh.gathered = ways[way];
+        outcome r = expect_good(&c, &of);
+        int64_t rows = 2 * rows_needed(&c, &of.mesh, N);
+        ck_assert_int_eq(
+            bytes_sent(&r, 4),
+            rows * width * ((int64_t)dil_dtype_size(t->dtype) + 4));
+      }
+    scene_close(&c);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("ring_backward");
+  TCase *tests = tcase_create("ring_backward");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, meshes_agree_with_the_oracle, 0, PATTERNS);
+  tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
+  tcase_add_loop_test(tests, timing_changes_no_bit, 0, 1);
+  tcase_add_test(tests, each_row_goes_back_once);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}
