@@ -76,6 +76,12 @@ static dil_status check_gradient_names(const call_setup *b) {
 /* ---- tensors --------------------------------------------------------------
  */
 
+static dil_status make_random(call_setup *b, uint32_t number, dil_tensor *to) {
+  dil_status status = call_tensor_new(b, to->dtype, to->rank, to->shape, to);
+  return status ? status
+                : call_tensor_random(b, b->options->random, number, to);
+}
+
 /* From a file, or standard normals where `path` is NULL or "random". */
 static dil_status make_given(call_setup *b, const char *what, const char *path,
                              uint32_t number, const dil_tensor *like,
@@ -85,10 +91,9 @@ static dil_status make_given(call_setup *b, const char *what, const char *path,
   if (!path && !b->options->seen[OPTION_RANDOM] && b->options->verb == VERB_run)
     return dil_fail(DIL_USAGE, "--do is not given: say --do F.npy or --random "
                                "SEED");
-  dil_status status =
-      call_tensor_new(b, like->dtype, like->rank, like->shape, to);
-  return status ? status
-                : call_tensor_random(b, b->options->random, number, to);
+  *to = dil_tensor_make(NULL, like->dtype, like->rank, like->shape);
+  if (b->is_rank && number == DO_NUMBER) return DIL_OK;
+  return make_random(b, number, to);
 }
 
 static dil_status make_dlse(call_setup *b, dil_backward_call *call) {
@@ -113,6 +118,20 @@ static dil_status make_gradient_room(call_setup *b, const dil_tensor *like,
   return status;
 }
 
+uint32_t gradient_setup_number(void) { return DO_NUMBER; }
+
+dil_status gradient_setup_room(call_setup *b, dil_backward_call *call) {
+  if (call->dq.data) return DIL_OK;
+  dil_status status = make_gradient_room(b, &b->call.q, &call->dq);
+  if (!status) status = make_gradient_room(b, &b->call.k, &call->dk);
+  return status ? status : make_gradient_room(b, &b->call.v, &call->dv);
+}
+
+dil_status gradient_setup_complete(call_setup *b, dil_backward_call *call) {
+  return call->output.data ? DIL_OK
+                           : make_random(b, DO_NUMBER, &call->output);
+}
+
 dil_status gradient_setup_make(call_setup *b, dil_backward_call *call) {
   const pattern *p = b->pattern;
   *call = (dil_backward_call){.size = sizeof *call};
@@ -121,9 +140,8 @@ dil_status gradient_setup_make(call_setup *b, dil_backward_call *call) {
     status = make_given(b, "do", b->options->d_o, DO_NUMBER, &b->call.o,
                         &call->output);
   if (!status) status = make_dlse(b, call);
-  if (!status) status = make_gradient_room(b, &b->call.q, &call->dq);
-  if (!status) status = make_gradient_room(b, &b->call.k, &call->dk);
-  if (!status) status = make_gradient_room(b, &b->call.v, &call->dv);
+  if (!status && (!b->is_rank || b->call.o.data))
+    status = gradient_setup_room(b, call);
   for (int32_t i = 0; i < p->input_count && !status; i++)
     if (p->input[i].gradient)
       status = make_gradient_room(b, &b->inputs[i], &call->inputs[i]);

@@ -248,6 +248,8 @@ dil_status session_finish(session *s, double budget) {
   if (!status) r->accuracy = &s->accuracy;
   if (status || !s->way->backward || !s->accuracy.good) return status;
   if (s->way->on_ranks) s->backward.forward = b->call;
+  status = gradient_setup_complete(b, &s->backward);
+  if (status) return status;
   status = gradient_accuracy_check(b, &s->backward, count.pairs, budget,
                                    &s->gradients);
   if (!status) r->gradients = &s->gradients;

@@ -85,9 +85,12 @@ dil_status session_backward_open(session *s, const options *o, int64_t seq) {
 dil_status session_backward_open_ranks(session *s, const options *o,
                                        int64_t seq) {
   dil_status status = forward_of(s)->open(s, o, seq);
-  if (!status) status = gradient_setup_make(&s->setup, &s->backward);
+  if (status) return status;
+  status = gradient_setup_make(&s->setup, &s->backward);
   s->backward.forward = s->setup.call;
-  return status ? status : session_ranks_turn(&s->ranks, &s->backward);
+  if (!status) return session_ranks_turn(&s->ranks, &s->backward);
+  session_job_fail(&s->ranks);
+  return status;
 }
 
 const dil_backward_call *session_backward_call(const session *s) {

@@ -171,8 +171,12 @@ dil_status session_job_collect(session_ranks *t, double budget) {
     measure_pairs(b, &count);
     c.rows = accuracy_rows(b, count.pairs, budget);
   }
-  wanted_rows wanted = {call_is_sparse(b) ? c.rows : -1, job_checked_row, &c};
-  return rank_group_collect(t->group, t->world, &b->call, &wanted);
+  bool some = call_is_sparse(b) && !t->backward; /* keys see all of lse */
+  wanted_rows wanted = {some ? c.rows : -1, job_checked_row, &c};
+  dil_status status =
+      rank_group_collect(t->group, t->world, &b->call, &wanted);
+  if (status || !t->backward) return status;
+  return rank_group_collect_gradients(t->group, t->world, t->backward);
 }
 
 void session_job_fail(session_ranks *t) {

@@ -3,6 +3,7 @@
  * rank group). */
 #include "session_ranks.h"
 #include "command.h"
+#include "gradient_setup.h"
 #include "runtime/base/status.h"
 
 static dil_status check_ranks_options(const options *o) {
@@ -16,17 +17,10 @@ static dil_status check_ranks_options(const options *o) {
 }
 
 /* Refuses what runs backward cannot do yet. */
-static dil_status check_backward(const session_ranks *t, const compilation *c,
-                                 const options *o) {
-  if (!o->backward) return DIL_OK;
-  if (t->job)
-    return dil_fail(DIL_UNSUPPORTED, "gradients on processes of topology '%s' "
-                    "are not supported by this build: `link thread` has them",
-                    c->topology->name);
-  if (o->state || o->shrink)
-    return dil_fail(DIL_UNSUPPORTED, "--backward cannot be used with --%s on "
-                    "ranks in this build", o->state ? "state" : "shrink");
-  return DIL_OK;
+static dil_status check_backward(const options *o) {
+  if (!o->backward || !o->state) return DIL_OK;
+  return dil_fail(DIL_UNSUPPORTED, "--backward cannot be used with --state on "
+                  "ranks in this build");
 }
 
 /* Refuses --shrink in an MPI job, where MPI ends all ranks with the first. */
@@ -59,7 +53,7 @@ static dil_status make_task(session_ranks *t, compilation *c,
                             const call_setup *b) {
   const options *o = b->options;
   dil_status status = check_ranks_options(o);
-  if (!status) status = check_backward(t, c, o);
+  if (!status) status = check_backward(o);
   t->on_gpu = o->device.word == DEVICE_CUDA;
   if (!status)
     status = t->on_gpu ? session_ranks_gpu(t, c, o)
@@ -162,10 +156,13 @@ dil_status session_ranks_run(session_ranks *t, double *seconds) {
 }
 
 dil_status session_ranks_turn(session_ranks *t,
-                              const dil_backward_call *call) {
+                              dil_backward_call *call) {
   double seconds;
   dil_status status = session_ranks_run(t, &seconds);
   t->backward = call;
+  if (!status && t->job)
+    status = rank_group_hold_gradients(t->group, call, gradient_setup_number());
+  if (status) session_job_fail(t);
   return status;
 }
 

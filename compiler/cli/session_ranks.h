@@ -29,7 +29,7 @@ typedef struct session_ranks {
   char meet[DIL_PATH_MAX];   /* rendezvous: file or HOST:PORT; empty: by MPI */
   dil_link *world;           /* joins all processes, until they leave the job */
   const dil_call *call;
-  const dil_backward_call *backward; /* the runs are of its gradients; NULL: they
+  dil_backward_call *backward; /* the runs are of its gradients; NULL: they
                                         are of the call */
   bool stale;                /* o and lse are no longer those of the ranks */
   int64_t goal, done;        /* runs that are wanted, and runs completed */
@@ -50,7 +50,7 @@ void session_ranks_free(session_ranks *t);
 dil_status session_ranks_leave(session_ranks *t, double budget);
 dil_status session_ranks_run(session_ranks *t, double *seconds);
 /* Runs the call forward once; from now on, session_ranks_run makes gradients. */
-dil_status session_ranks_turn(session_ranks *t, const dil_backward_call *call);
+dil_status session_ranks_turn(session_ranks *t, dil_backward_call *call);
 /* Copies o and lse of ranks on GPUs to the call's tensors, after the last run.
  * Of an absent call setup, `bring` fetches each row when a check asks for
  * it. */

@@ -4,6 +4,7 @@
  * group with all rows of the call, and which runs it repeats; or the
  * failure. */
 #include "command.h"
+#include "gradient_setup.h"
 #include "session_ranks.h"
 #include "runtime/base/status.h"
 #include <stdlib.h>
@@ -50,7 +51,11 @@ static dil_status shrink_links(session_ranks *t, const bool *lost) {
 /* Makes room for o and lse where this rank has become rank 0. */
 static dil_status become_first(session_ranks *t) {
   bool has_room = t->call->o.data != NULL;
-  return t->task.rank || has_room ? DIL_OK : call_outputs_make(t->setup);
+  if (t->task.rank) return DIL_OK;
+  dil_status status = has_room ? DIL_OK : call_outputs_make(t->setup);
+  if (status || !t->backward) return status;
+  t->backward->forward = *t->call;
+  return gradient_setup_room(t->setup, t->backward);
 }
 
 /* All ranks repeat from the least number of completed runs. Where all ranks
@@ -81,6 +86,9 @@ static dil_status shrink_go_on(session_ranks *t, const bool *lost) {
   status = rank_group_shrink(t->group, lost, t->task.link);
   if (!status && t->job) status = become_first(t);
   if (!status && t->job) status = rank_group_hold(t->group, t->call);
+  if (!status && t->job && t->backward)
+    status = rank_group_hold_gradients(t->group, t->backward,
+                                       gradient_setup_number());
   if (!status) status = rank_group_load(t->group, t->call);
   return status ? status : rank_group_join(t->group);
 }

@@ -19,8 +19,11 @@ typedef struct group_rank {
   resident resident;     /* on a GPU */
   ring_routes routes;
   ring_gradients sums;   /* of the last run backward, in `sum_memory` of the
-                            device; its dO and dlse are views of the call */
+                            device */
   void *sum_memory;
+  dil_tensor held_output[PROGRESSIONS_MOST], /* copies of dO and dlse in */
+      held_lse[PROGRESSIONS_MOST];           /* `gradient_store`; a rank that */
+  void *gradient_store;                      /* does not hold them has views */
   bool holds; /* rank_group_hold has been called: `held` has its rows */
   ring_rows held;        /* copies in `store`, but for q, k and v on a GPU:
                             these are views of the call */
@@ -79,6 +82,14 @@ void rank_view_rows(const group_rank *m, const dil_call *call,
                     dil_tensor views[PROGRESSIONS_MOST]);
 void rank_view_lse(const group_rank *m, const dil_call *call,
                    const dil_tensor *whole, dil_tensor views[PROGRESSIONS_MOST]);
+
+/* ranks_hold.c: copies of these rows at `to`, or random numbers where they have no
+ * data: those of `place`. */
+dil_status rank_hold_rows(dil_threads *threads, const dil_normal_place *place,
+                          const dil_tensor *from, const dil_tensor *to);
+/* ranks_collect.c: a message from `rank` to rank 0; rank 0's own stays here. */
+dil_status rank_send_first(dil_link *world, int32_t rank, char *message,
+                           int64_t bytes);
 
 /* A row of o among a rank's own rows. */
 typedef struct row_place {

@@ -83,6 +83,7 @@ void rank_close(group_rank *m) {
   if (!m) return;
   rank_shut(m);
   free(m->store);
+  free(m->gradient_store);
   free(m);
 }
 

@@ -88,6 +88,12 @@ const rank_report *rank_group_report(const rank_group *c, int32_t rank);
  * rank_group_load. */
 dil_status rank_group_hold(rank_group *c, const dil_call *call);
 
+/* The same for dO and dlse of a run backward: dO without data stands for random
+ * numbers, of tensor `number`; dlse has data, or is 0. */
+dil_status rank_group_hold_gradients(rank_group *c,
+                                     const dil_backward_call *call,
+                                     uint32_t number);
+
 /* The rows of o and lse to collect; the same on every rank. */
 typedef struct wanted_rows {
   int64_t count;          /* negative: all rows */
@@ -99,6 +105,10 @@ typedef struct wanted_rows {
  * last run; collective. */
 dil_status rank_group_collect(rank_group *c, dil_link *world,
                               const dil_call *call, const wanted_rows *wanted);
+/* The same for gradients, which rank 0 alone has room for: it adds up the sums of
+ * all ranks in their order, and writes the gradients of the call. */
+dil_status rank_group_collect_gradients(rank_group *c, dil_link *world,
+                                        const dil_backward_call *call);
 /* Sets lost[i] for each rank that the last run has lost, which cannot go on.
  * False: the run has lost no rank, or its links cannot tell. */
 bool rank_group_lost(const rank_group *c, bool *lost);

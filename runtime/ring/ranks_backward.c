@@ -13,13 +13,13 @@
 /* ---- sums of a rank ------------------------------------------------------ */
 
 static int64_t tensor_bytes(const dil_tensor *t) {
-  return round_up(dil_tensor_count(t) * (int64_t)sizeof(float), 64);
+  return round_up(dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype), 64);
 }
 
-/* Makes a view an f32 tensor of the same shape at *at, and moves *at on. With
- * *at NULL it only adds the size to *bytes. */
-static void place(dil_tensor *t, char **at, int64_t *bytes) {
-  *t = dil_tensor_make(*at, DIL_F32, t->rank, t->shape);
+/* Makes a view a row-major tensor of the same shape at *at, and moves *at on.
+ * With *at NULL it only adds the size to *bytes. */
+static void place(dil_tensor *t, dil_dtype dtype, char **at, int64_t *bytes) {
+  *t = dil_tensor_make(*at, dtype, t->rank, t->shape);
   *bytes += tensor_bytes(t);
   if (*at) *at += tensor_bytes(t);
 }
@@ -41,13 +41,26 @@ static int64_t lay_out(const group_rank *m, ring_gradients *g, char *at) {
   rank_view_rows(m, f, &f->k, true, g->keys.k);
   rank_view_rows(m, f, &f->v, true, g->keys.v);
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
-    place(&g->dq[i], &at, &bytes);
-    place(&g->keys.k[i], &at, &bytes);
-    place(&g->keys.v[i], &at, &bytes);
+    place(&g->dq[i], DIL_F32, &at, &bytes);
+    place(&g->keys.k[i], DIL_F32, &at, &bytes);
+    place(&g->keys.v[i], DIL_F32, &at, &bytes);
   }
   int64_t inputs = input_elements(call);
   g->inputs = at && inputs ? (double *)(void *)at : NULL;
   return bytes + inputs * (int64_t)sizeof(double);
+}
+
+/* dO and dlse of the rank's rows: its own copies, or the call's. */
+static void view_given(const group_rank *m, const dil_backward_call *call,
+                       dil_tensor output[PROGRESSIONS_MOST],
+                       dil_tensor lse[PROGRESSIONS_MOST]) {
+  if (!m->gradient_store) {
+    rank_view_rows(m, &call->forward, &call->output, false, output);
+    rank_view_lse(m, &call->forward, &call->lse, lse);
+    return;
+  }
+  memcpy(output, m->held_output, sizeof m->held_output);
+  memcpy(lse, m->held_lse, sizeof m->held_lse);
 }
 
 dil_status rank_gradients_begin(group_rank *m) {
@@ -59,8 +72,7 @@ dil_status rank_gradients_begin(group_rank *m) {
   dil_status status = d->calls->take(d, bytes, true, &m->sum_memory);
   if (status) return status;
   lay_out(m, &m->sums, m->sum_memory);
-  rank_view_rows(m, &call->forward, &call->output, false, m->sums.output);
-  rank_view_lse(m, &call->forward, &call->lse, m->sums.lse);
+  view_given(m, call, m->sums.output, m->sums.lse);
   return DIL_OK;
 }
 
@@ -68,6 +80,59 @@ void rank_gradients_free(group_rank *m) {
   ring_device *d = rank_device(m);
   if (m->sum_memory && d) d->calls->give(d, m->sum_memory);
   m->sum_memory = NULL;
+}
+
+/* ---- dO of a rank that is a process --------------------------------------- */
+
+/* Lays out the copies from `at` on (NULL: only counts) and returns their
+ * bytes. */
+static int64_t lay_out_given(group_rank *m, const dil_backward_call *call,
+                             char *at) {
+  int64_t bytes = 0;
+  rank_view_rows(m, &call->forward, &call->output, false, m->held_output);
+  rank_view_lse(m, &call->forward, &call->lse, m->held_lse);
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    place(&m->held_output[i], m->group->task.table->dtype, &at, &bytes);
+    if (call->lse.data) place(&m->held_lse[i], DIL_F32, &at, &bytes);
+  }
+  return bytes;
+}
+
+static dil_status fill_given(const group_rank *m, dil_threads *threads,
+                             const dil_backward_call *call, uint32_t number) {
+  const dil_call *f = &call->forward;
+  resident_shard whole = rank_shard(m, f);
+  dil_tensor output[PROGRESSIONS_MOST], lse[PROGRESSIONS_MOST];
+  dil_status status = DIL_OK;
+  rank_view_rows(m, f, &call->output, false, output);
+  rank_view_lse(m, f, &call->lse, lse);
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !status; i++) {
+    dil_normal_place place = shard_normals(&whole, 0, i);
+    place.tensor = number;
+    status = rank_hold_rows(threads, &place, &output[i], &m->held_output[i]);
+    char *at = m->held_lse[i].data;
+    if (call->lse.data) lse_copy(lse[i], &at, false);
+  }
+  return status;
+}
+
+dil_status rank_group_hold_gradients(rank_group *c,
+                                     const dil_backward_call *call,
+                                     uint32_t number) {
+  group_rank *m = c->rank[c->task.rank];
+  dil_threads *threads = dil_threads_new(c->task.threads);
+  if (!threads) return dil_fail_text(DIL_MEMORY, dil_last_error());
+  int64_t bytes = lay_out_given(m, call, NULL);
+  free(m->gradient_store);
+  m->gradient_store = aligned_alloc(64, (size_t)bytes + 64);
+  dil_status status = DIL_OK;
+  if (!m->gradient_store)
+    status = dil_fail(DIL_MEMORY, "no memory for the %lld bytes of rank %d",
+                      (long long)bytes, m->rank);
+  if (!status) lay_out_given(m, call, m->gradient_store);
+  if (!status) status = fill_given(m, threads, call, number);
+  dil_threads_free(threads);
+  return status;
 }
 
 /* ---- sums of several ranks ----------------------------------------------- */
@@ -163,6 +228,125 @@ dil_status rank_gradients_store(rank_group *c) {
   add_inputs(c);
   for (int32_t i = 0; i < ranks && !status; i++)
     status = store_rank(c->rank[i], threads);
+  dil_threads_free(threads);
+  return status;
+}
+
+/* ---- ranks that are processes -------------------------------------------- */
+
+/* Whether ranks share the sums of a K/V head. */
+static bool shares_heads(const rank_group *c) {
+  for (int32_t i = 0; i < mesh_ranks(&c->task.mesh); i++)
+    if (owner_of(c->rank[i]) != i) return true;
+  return false;
+}
+
+/* Rank 0's sums of the keys of all ranks, f32 and as large as dk and dv; data
+ * NULL: no ranks share a head, and the sums go to dk and dv themselves. */
+typedef struct key_sums {
+  dil_tensor dk, dv;
+} key_sums;
+
+static dil_status take_key_sums(const rank_group *c,
+                                const dil_backward_call *call, key_sums *all) {
+  *all = (key_sums){0};
+  if (!shares_heads(c)) return DIL_OK;
+  all->dk = dil_tensor_make(NULL, DIL_F32, 4, call->dk.shape);
+  all->dv = dil_tensor_make(NULL, DIL_F32, 4, call->dv.shape);
+  all->dk.data = calloc((size_t)dil_tensor_count(&all->dk) + 1, sizeof(float));
+  all->dv.data = calloc((size_t)dil_tensor_count(&all->dv) + 1, sizeof(float));
+  return all->dk.data && all->dv.data
+             ? DIL_OK
+             : dil_fail(DIL_MEMORY, "no memory for the sums of ranks");
+}
+
+static void add_rows(const dil_tensor *more, const dil_tensor *to) {
+  const float *from = more->data;
+  for (int64_t row = 0; row < to->shape[0] * to->shape[1] * to->shape[2];
+       row++) {
+    int64_t h = row % to->shape[2], n = row / to->shape[2] % to->shape[1];
+    int64_t b = row / to->shape[2] / to->shape[1], width = to->shape[3];
+    float *at = (float *)to->data + b * to->stride[0] + n * to->stride[1] +
+                h * to->stride[2];
+    for (int64_t d = 0; d < width; d++) at[d] += *from++;
+  }
+}
+
+/* One rank's sums of keys to those of all ranks. */
+static void add_shared(const group_rank *m, const key_sums *all,
+                       const ring_gradients *g) {
+  dil_tensor dk[PROGRESSIONS_MOST], dv[PROGRESSIONS_MOST];
+  rank_view_rows(m, m->group->call, &all->dk, true, dk);
+  rank_view_rows(m, m->group->call, &all->dv, true, dv);
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    add_rows(&g->keys.k[i], &dk[i]);
+    add_rows(&g->keys.v[i], &dv[i]);
+  }
+}
+
+/* At rank 0: what the sums of one rank give. */
+static dil_status take_rank(group_rank *m, dil_threads *threads,
+                            const key_sums *all, const ring_gradients *g) {
+  const dil_backward_call *call = m->group->backward;
+  double *inputs = m->group->rank[0]->sums.inputs;
+  dil_status status = store_rows(m, threads, &call->dq, false, g->dq);
+  for (int64_t n = 0; inputs && m->rank && n < input_elements(call); n++)
+    inputs[n] += g->inputs[n];
+  if (all->dk.data) {
+    add_shared(m, all, g);
+    return status;
+  }
+  if (!status) status = store_rows(m, threads, &call->dk, true, g->keys.k);
+  return status ? status : store_rows(m, threads, &call->dv, true, g->keys.v);
+}
+
+/* The sums of a rank, from its process to rank 0. */
+static dil_status collect_rank(group_rank *m, dil_link *world,
+                               dil_threads *threads, const key_sums *all) {
+  ring_gradients g = {0};
+  int64_t bytes = lay_out(m, &g, NULL);
+  bool own = m->rank == world->rank;
+  char *memory = own ? m->sum_memory : malloc((size_t)bytes + 1);
+  if (!memory)
+    return dil_fail(DIL_MEMORY, "no memory for the gradients of rank %d",
+                    m->rank);
+  link_heartbeat(world);
+  lay_out(m, &g, memory);
+  dil_status status = rank_send_first(world, m->rank, memory, bytes);
+  if (!status && world->rank == 0) status = take_rank(m, threads, all, &g);
+  if (!own) free(memory);
+  return status;
+}
+
+/* Rank 0's work: the sums of all ranks in their order. */
+static dil_status collect_all(rank_group *c, dil_link *world,
+                              dil_threads *threads) {
+  const dil_backward_call *call = c->backward;
+  key_sums all;
+  dil_status status = take_key_sums(c, call, &all);
+  for (int32_t i = 0; i < world->ranks && !status; i++)
+    status = collect_rank(c->rank[i], world, threads, &all);
+  if (!status && c->rank[0]->sums.inputs)
+    store_inputs(call, c->rank[0]->sums.inputs);
+  if (!status && all.dk.data) status = row_copy(threads, &all.dk, &call->dk);
+  if (!status && all.dv.data) status = row_copy(threads, &all.dv, &call->dv);
+  free(all.dk.data);
+  free(all.dv.data);
+  return status;
+}
+
+dil_status rank_group_collect_gradients(rank_group *c, dil_link *world,
+                                        const dil_backward_call *call) {
+  dil_threads *threads = dil_threads_new(c->task.threads);
+  if (!threads) return dil_fail_text(DIL_MEMORY, dil_last_error());
+  c->call = &call->forward;
+  c->backward = call;
+  world->is_awaited = world->rank == 0;
+  dil_status status =
+      world->rank == 0
+          ? collect_all(c, world, threads)
+          : collect_rank(c->rank[world->rank], world, threads, NULL);
+  world->is_awaited = false;
   dil_threads_free(threads);
   return status;
 }

@@ -117,8 +117,7 @@ static dil_status fetch_wanted(const collect_parcel *p) {
   return status;
 }
 
-/* Moves a message from `rank` to rank 0; rank 0's own message stays here. */
-static dil_status transfer(dil_link *world, int32_t rank, char *message,
+dil_status rank_send_first(dil_link *world, int32_t rank, char *message,
                            int64_t bytes) {
   bool here = world->rank == 0;
   const link_transfer t = {.to = here ? -1 : 0,
@@ -145,7 +144,7 @@ static dil_status collect_one(rank_group *c, collect_parcel *p) {
   dil_status status = own ? fetch_wanted(p) : DIL_OK;
   memcpy(message, &p->of->report, (size_t)report);
   if (!status && own) move_rows(p, message + report, false);
-  if (!status) status = transfer(world, p->of->rank, message, bytes + report);
+  if (!status) status = rank_send_first(world, p->of->rank, message, bytes + report);
   memcpy(&p->of->report, message, (size_t)report);
   if (!status && world->rank == 0) {
     rank_view_call(p->of, p->call, &p->rows);

@@ -81,13 +81,19 @@ static void make_normals(void *context, int64_t index, int32_t worker) {
                       dil_normal(p->seed, p->tensor, first + (uint64_t)e));
 }
 
+dil_status rank_hold_rows(dil_threads *threads, const dil_normal_place *place,
+                          const dil_tensor *from, const dil_tensor *to) {
+  if (from->data) return row_copy(threads, from, to);
+  normals n = {to, *place};
+  return dil_threads_run(threads, to->shape[0] * to->shape[1], make_normals,
+                         &n);
+}
+
 static dil_status fill_one(dil_threads *threads, const resident_shard *whole,
                            int32_t tensor, int32_t progression,
                            const dil_tensor *from, const dil_tensor *to) {
-  if (from->data) return row_copy(threads, from, to);
-  normals n = {to, shard_normals(whole, tensor, progression)};
-  return dil_threads_run(threads, to->shape[0] * to->shape[1], make_normals,
-                         &n);
+  dil_normal_place place = shard_normals(whole, tensor, progression);
+  return rank_hold_rows(threads, &place, from, to);
 }
 
 static dil_status fill_rows(group_rank *m, const resident_shard *whole) {

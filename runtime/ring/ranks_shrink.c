@@ -33,7 +33,8 @@ static void renumber(rank_group *c, int32_t rank, int32_t now) {
   m->lost = false;
   m->shrunk = true;
   free(m->store); /* rows of the larger ring */
-  m->store = NULL;
+  free(m->gradient_store);
+  m->store = m->gradient_store = NULL;
   m->holds = false;
 }
 

@@ -28,6 +28,16 @@ same_as_threads() {
 }
 is "processes and threads give the same bits" same_as_threads
 
+same_gradients() {
+  job 4 $ring -D w=16 --topology four_mpi --seq 1000 --random 7 --backward \
+    --check --dq "$TMP/processes.npy" --dk "$TMP/processes.k.npy" &&
+    "$DIL" run $ring -D w=16 --topology four --seq 1000 --random 7 --backward \
+      --dq "$TMP/threads.q.npy" --dk "$TMP/threads.k.npy" &&
+    cmp "$TMP/processes.npy" "$TMP/threads.q.npy" &&
+    cmp "$TMP/processes.k.npy" "$TMP/threads.k.npy"
+}
+is "so do their gradients" same_gradients
+
 some_gather() {
   DIL_GATHER_MAX=100K job 4 $ring -D w=16 --topology four_mpi --seq 1000 \
     --random 7 --out "$TMP/mixed.npy" --json >"$TMP/mixed.json" &&

@@ -103,6 +103,53 @@ srun() { # rank
 alias_as 'by_file "$1"'
 is "in a file: the bits of threads" same line one
 is "in a file, a mesh: the bits of threads" same mesh grid
+
+# ---- gradients ------------------------------------------------------------------
+
+cat >"$TMP/g.dil" <<'END_OF_FILE'
+pattern g { heads 4 kv 2; head_dim 16; dtype bf16; input t : f32[H] gradient;
+  causal; score s - t[h] * abs(i - j); branch { segment 64; }
+  branch { dilation 3; } }
+topology line { devices 4; layout zigzag; exchange gather; link process; }
+topology groups { devices 4; heads 4; link process; }
+topology mesh { devices 4; ring 2; heads 2; link process; }
+topology threads_line { devices 4; layout zigzag; exchange gather; }
+topology threads_groups { devices 4; heads 4; }
+topology threads_mesh { devices 4; ring 2; heads 2; }
+END_OF_FILE
+gradients() { # folder, topology, options...
+  folder=$1 topology=$2
+  shift 2
+  mkdir -p "$TMP/$folder"
+  "$DIL" run "$TMP/g.dil" --topology "$topology" --seq 300 --random 5 --backward \
+    --input t=random --dlse random --threads 1 --dq "$TMP/$folder/dq.npy" \
+    --dk "$TMP/$folder/dk.npy" --dv "$TMP/$folder/dv.npy" \
+    --grad t="$TMP/$folder/t.npy" "$@"
+}
+same_gradients() { # topology, options...: of processes and of threads
+  name=$1
+  shift
+  pids=
+  rm -f "$TMP"/rank.* "$TMP/meet"*
+  for start_rank in 0 1 2 3; do
+    (by_file "$start_rank" && gradients "of_$name" "$name" "$@" --check \
+      >"$TMP/rank.$start_rank" 2>&1) &
+    pids="$pids $!"
+  done
+  finished && grep '^t  *good' "$TMP/rank.0" &&
+    gradients "threads_$name" "threads_$name" "$@" --check || return 1
+  for file in dq dk dv t; do
+    cmp "$TMP/of_$name/$file.npy" "$TMP/threads_$name/$file.npy" || return 1
+  done
+}
+is "gradients of a ring: the bits of threads" same_gradients line
+is "of groups of heads that are split" same_gradients groups
+gradients one threads_mesh >/dev/null
+is "of a mesh, of a dO that a file has" same_gradients mesh \
+  --do "$TMP/one/dq.npy"
+
+# ---- as launchers say it --------------------------------------------------------
+
 next
 alias_as 'torchrun "$1" 127.0.0.1'
 is "as torchrun says it" same line one
