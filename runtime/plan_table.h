@@ -54,7 +54,16 @@ typedef struct dil_branch {
   int32_t predicate;    /* index of dil_table.predicates; -1: keeps all */
   int32_t chain;        /* score chain: index of dil_code.modify */
   const int32_t *phase; /* [heads], each 0 <= phase < dilation */
+  /* Rows of every residue modulo the dilation are selected, and see the keys of
+   * the residue that is `shift` less: (t - j) mod dilation == shift. */
+  bool each;
+  int64_t shift;        /* 0 <= shift < dilation; 0 unless `each` */
 } dil_branch;
+
+/* Returns whether the branch selects every row of its segments. */
+static inline bool dil_branch_selects_all(const dil_branch *b) {
+  return b->dilation == 1 || b->each;
+}
 
 /* A condition on (t, j), shared by the branches that have the same one: the
  * window -left <= j - t <= right (DIL_ENDLESS: no bound; causal is right =

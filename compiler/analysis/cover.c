@@ -121,11 +121,13 @@ static void mark_branch(cover *c, int32_t index, const row_marks *m,
                         uint8_t *rows) {
   cover_set set;
   cover_set_make(c, branch_bit(index), &set);
-  int64_t x = set.segmented && m->from < 0 ? 0 : m->from;
-  while (x < m->end) {
-    cover_subrange subrange;
-    x = cover_subrange_at(c, &set, x, &subrange);
-    mark_subrange(m, &subrange, rows);
+  for (; set.turn < set.turns; set.turn++) {
+    int64_t x = set.segmented && m->from < 0 ? 0 : m->from;
+    while (x < m->end) {
+      cover_subrange subrange;
+      x = cover_subrange_at(c, &set, x, &subrange);
+      mark_subrange(m, &subrange, rows);
+    }
   }
 }
 
@@ -221,7 +223,6 @@ static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
                        const dil_call *call, int64_t b) {
   assert(N >= 0 && M >= 0 && N <= INT32_MAX && M <= INT32_MAX);
   *c = (cover){.arena = arena_new(),
-               .pattern = p,
                .call = call,
                .first = M - N,
                .M = M,
@@ -231,6 +232,7 @@ static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
                .sweep_work = SWEEP_STEPS,
                .samples = PAIRS_DRAWN,
                .grain = (double)N * (double)M / BOX_SAMPLES};
+  c->pattern = pattern_spell_shifts(c->arena, p);
   c->box.range = cover_range;
   c->box.point = (expr_point){.b = (int32_t)b,
                               .B = call ? (int32_t)documents_count(call) : 1,
@@ -265,7 +267,7 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
   cover_open(&c, p, N, M, call, b);
   tile_counts t = {.rows = tile_rows, .keys = tile_keys};
   for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
-    cover_order all = order_of(p, c.head);
+    cover_order all = order_of(c.pattern, c.head);
     count_head_pairs(&c, &all, (double)heads, true, count);
     count->uncovered += (double)heads * uncovered_count(&c);
     count_head_tiles(&c, &all, (double)heads, &t, count);
@@ -279,7 +281,7 @@ void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
   *count = (cover_count){0};
   cover_open(&c, p, N, M, call, b);
   for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
-    cover_order all = order_of(p, c.head);
+    cover_order all = order_of(c.pattern, c.head);
     count_head_pairs(&c, &all, (double)heads, false, count);
   }
   cover_close(&c, count);

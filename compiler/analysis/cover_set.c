@@ -99,12 +99,15 @@ void cover_set_make(cover *c, uint64_t branches, cover_set *set) {
                      .left = DIL_ENDLESS,
                      .right = DIL_ENDLESS,
                      .period = 1,
+                     .turns = 1,
                      .conditions = room_for(c, __builtin_popcountll(branches))};
   FOR_BRANCHES(set, k) {
     const branch *b = branch_at(c, k);
     set->left = smaller(set->left, b->left);
     set->right = smaller(set->right, right_of(b));
     set->segmented = set->segmented || b->segment > 0;
+    if (branch_has_each(b))
+      set->turns = least_multiple(set->turns, b->dilation);
     set->period =
         least_multiple(set->period, b->segment > 0 ? b->segment : b->dilation);
     add_conditions(set, b);
@@ -123,10 +126,12 @@ static bool keeps_residue(int64_t segment, int64_t dilation) {
   return segment % dilation == 0;
 }
 
-/* Returns whether a position that a selects is one that b selects. */
+/* Returns whether a row and a key that a selects are some that b selects. */
 static bool selects_less(const branch *a, const branch *b, int64_t h) {
   int64_t r = b->dilation;
   if (r == 1) return true;
+  if (branch_has_each(b)) return a->dilation % r == 0;
+  if (branch_has_each(a)) return false;
   if (a->dilation % r != 0 || a->phase[h] % r != b->phase[h]) return false;
   return a->segment == b->segment ||
          (keeps_residue(a->segment, r) && keeps_residue(b->segment, r));
@@ -223,8 +228,9 @@ static bool find_lattice(const cover *c, const cover_set *set,
     int64_t base =
         b->segment > 0 ? at.begin - floor_mod(at.begin, b->segment) : 0;
     int64_t step = b->dilation < FAR ? b->dilation : FAR;
-    if (!lattice_intersect(p, base + b->phase[c->head], step, at.begin,
-                           at.end - 1))
+    int64_t phase = branch_has_each(b) ? set->turn % b->dilation
+                                       : b->phase[c->head];
+    if (!lattice_intersect(p, base + phase, step, at.begin, at.end - 1))
       return false;
   }
   return true;
@@ -252,10 +258,8 @@ int64_t cover_subrange_at(cover *c, const cover_set *set, int64_t x,
   return at.end;
 }
 
-void cover_set_walk(cover *c, const cover_set *set,
-                    void (*visit)(void *context, const cover_subrange *subrange,
-                                  int64_t times),
-                    void *context) {
+static void walk_turn(cover *c, const cover_set *set, cover_visitor *visit,
+                      void *context) {
   int64_t x = set->segmented && c->first < 0 ? 0 : c->first;
   int64_t times = 1, period_end = 0;
   while (x < c->M && --c->work >= 0) {
@@ -273,4 +277,11 @@ void cover_set_walk(cover *c, const cover_set *set,
       times = 1;
     }
   }
+}
+
+void cover_set_walk(cover *c, const cover_set *set, cover_visitor *visit,
+                    void *context) {
+  cover_set one = *set;
+  for (one.turn = 0; one.turn < one.turns && c->work >= 0; one.turn++)
+    walk_turn(c, &one, visit, context);
 }

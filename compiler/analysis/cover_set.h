@@ -19,6 +19,8 @@ typedef struct cover_condition {
 typedef struct cover_set {
   uint64_t branches;   /* a bit each; at least one */
   int64_t left, right; /* the window, causal included */
+  int64_t turns;       /* phases of those with every phase, together */
+  int64_t turn;        /* that of a subrange; less than turns */
   bool segmented;
   int64_t period;     /* positions after which all repeats; 0: never */
   bool relative;      /* conditions see i - j, and neither i nor j alone */
@@ -87,9 +89,9 @@ bool cover_set_within(const cover *c, const cover_set *set, int32_t branch);
 int64_t cover_subrange_at(cover *c, const cover_set *set, int64_t x,
                           cover_subrange *subrange);
 /* Every subrange with a row, and how often it stands there. */
-void cover_set_walk(cover *c, const cover_set *set,
-                    void (*visit)(void *context, const cover_subrange *subrange,
-                                  int64_t times),
+typedef void cover_visitor(void *context, const cover_subrange *subrange,
+                           int64_t times);
+void cover_set_walk(cover *c, const cover_set *set, cover_visitor *visit,
                     void *context);
 
 /* ---- cover_box.c --------------------------------------------------------- */

@@ -45,6 +45,18 @@ static void cursor_open(cover *c, int32_t index) {
   cursor->end = c->first;
 }
 
+/* A branch with every phase comes to that of row t. Returns whether the phase
+ * was another. */
+static bool cursor_turn(const cover *c, cover_cursor *cursor, int64_t t) {
+  int32_t index = __builtin_ctzll(cursor->set.branches);
+  int64_t segment = c->pattern->branch[index].segment;
+  int64_t base = segment ? floor_div(t, segment) * segment : 0;
+  int64_t turn = floor_mod(t - base, cursor->set.turns);
+  bool other = turn != cursor->set.turn;
+  cursor->set.turn = turn;
+  return other;
+}
+
 /* Keys of one row, by their numbers in the cursor's subrange; none: last <
  * first. */
 typedef struct row_keys {
@@ -76,8 +88,8 @@ static double steps_of(const cover *c, const branch *b) {
   bool asks = b->mask_count + b->keeps[0].count + b->keeps[1].count > 0;
   if (asks) marks *= PAIR_STEPS;
   else if (b->dilation == 1) marks = 0;
-  return rows * ROW_STEPS +
-         (rows / (double)b->dilation + 1) * (marks + reach / 64);
+  double own = branch_selects_all(b) ? rows : rows / (double)b->dilation;
+  return rows * ROW_STEPS + (own + 1) * (marks + reach / 64);
 }
 
 static double steps_of_all(const cover *c, const cover_order *all) {
@@ -123,7 +135,7 @@ static int64_t sweep_row(cover *c, const cover_order *all, int64_t t) {
   int64_t fresh = 0, low = c->M, high = -1;
   for (int32_t k = 0; k < all->count; k++) {
     cover_cursor *cursor = &c->cursors[all->branch[k]];
-    if (t >= cursor->end)
+    if (cursor_turn(c, cursor, t) || t >= cursor->end)
       cursor->end = cover_subrange_at(c, &cursor->set, t, &cursor->subrange);
     row_keys ks = cursor_keys(cursor, t);
     if (ks.first > ks.last) continue;
@@ -184,6 +196,8 @@ static void draw_pair(cover *c, const cover_order *all, cover_cursor *cursor,
   int64_t first = segment ? larger(c->first, 0) : c->first;
   int64_t x = first + number_below(c->M - first, word[0]);
   if (segment) first = larger(first, x - x % segment);
+  bool each = cursor->set.turns > 1;
+  cursor_turn(c, cursor, x);
   int64_t end = cover_subrange_at(c, &cursor->set, first, &cursor->subrange);
   const cover_subrange *p = &cursor->subrange;
   int64_t rows = p->u1 - p->u0 + 1;
@@ -193,8 +207,8 @@ static void draw_pair(cover *c, const cover_order *all, cover_cursor *cursor,
   if (ks.first > ks.last) return;
   int64_t v = ks.first + number_below(ks.last - ks.first + 1, word[2]);
   if (!cover_subrange_holds(p, u, v)) return;
-  double weight = (double)(ks.last - ks.first + 1) * (double)rows /
-                  (double)(end - first);
+  double drawn = each ? 1 : (double)rows / (double)(end - first);
+  double weight = (double)(ks.last - ks.first + 1) * drawn;
   s->weight += weight;
   s->share += weight / reach_count(c, all, cursor_position(cursor, u),
                                    cursor_position(cursor, v));

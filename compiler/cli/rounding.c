@@ -169,6 +169,7 @@ static void take_sinks(rounding_state *state, expr *const *sink, int32_t count,
 static bool selects_row(const rounding_state *state, const branch *br) {
   int64_t t = state->t, inside = br->segment ? t % br->segment : t;
   if (t < 0 && br->segment) return false;
+  if (branch_has_each(br)) return true;
   return floor_mod(inside - br->phase[state->h], br->dilation) == 0;
 }
 

@@ -228,6 +228,12 @@ static char *window_text(arena *a, const branch *b) {
   return arena_print(a, ", window %s, %s", left, right);
 }
 
+static char *phase_text(arena *a, const branch *b, int64_t head) {
+  if (!branch_has_each(b)) return arena_print(a, "phase %d", b->phase[head]);
+  if (!b->shift) return "phase each";
+  return arena_print(a, "phase each - %lld", (long long)b->shift);
+}
+
 char *show_branch_text(arena *a, const pattern *p, int32_t index,
                        int64_t head) {
   const branch *b = &p->branch[index];
@@ -242,8 +248,9 @@ char *show_branch_text(arena *a, const pattern *p, int32_t index,
                       ? arena_print(a, "segment %lld", (long long)b->segment)
                       : "whole sequence";
   char *dilation = b->dilation > 1
-                       ? arena_print(a, ", dilation %lld, phase %d",
-                                     (long long)b->dilation, b->phase[head])
+                       ? arena_print(a, ", dilation %lld, %s",
+                                     (long long)b->dilation,
+                                     phase_text(a, b, head))
                        : "";
   return arena_print(a, "%s: %s%s%s%s%s", name, segment, dilation,
                      window_text(a, b), b->causal ? ", causal" : "",

@@ -15,7 +15,8 @@ static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
     low = maximum(low, base);
     high = minimum(high, base + b->segment);
   }
-  if (floor_mod(t - base - b->phase[h], b->dilation)) return 0;
+  int64_t aligned = b->each ? t - b->shift : base + b->phase[h];
+  if (!b->each && floor_mod(t - aligned, b->dilation)) return 0;
   if (b->predicate >= 0) {
     const dil_predicate *p = &table->predicates[b->predicate];
     if (p->left != DIL_ENDLESS) low = maximum(low, t - p->left);
@@ -24,7 +25,7 @@ static double keys_of(const dil_table *table, const dil_branch *b, int32_t h,
     low = maximum(low, p->key_first);
     high = minimum(high, dil_predicate_end(p));
   }
-  int64_t first = low + floor_mod(base + b->phase[h] - low, b->dilation);
+  int64_t first = low + floor_mod(aligned - low, b->dilation);
   if (first >= high) return 0;
   return (double)((high - 1 - first) / b->dilation + 1) / (double)keys.step;
 }

@@ -26,7 +26,6 @@ typedef struct builder {
   const statement *block;  /* the pattern's statements */
   const clauses *own;
   keep_level inherited; /* of the block size last seen */
-  bool each[DIL_BRANCH_MAX]; /* branches with `phase each` */
 } builder;
 
 /* ---- keep ---------------------------------------------------------------- */
@@ -182,6 +181,7 @@ static int64_t branch_phase(const scope *s, const branch *b, int32_t index,
   case PHASE_BLOCK: return h / ((s->heads + r - 1) / r);
   case PHASE_BRANCH: return index % r;
   case PHASE_KV: return h / (s->heads / s->kv_heads) % r;
+  case PHASE_EACH: return 0;
   case PHASE_EXPR: break;
   }
   return floor_mod(expr_eval(b->phase_expr, &point, false).integer, r);
@@ -201,7 +201,7 @@ static phase_kind phase_kind_of(const statement *phase) {
 static void set_phases(const scope *s, const statement *phase, branch *b,
                        int32_t index) {
   scope inner = scope_at(s, CONTEXT_PHASE, "phase");
-  b->phase_kind = phase_kind_of(phase);
+  if (!check_phase_each(s, phase, b)) b->phase_kind = phase_kind_of(phase);
   if (b->phase_kind == PHASE_EXPR) {
     b->phase_expr = check_integer(&inner, argument(phase, 0));
     if (!b->phase_expr) return;
@@ -273,8 +273,7 @@ static void branch_finish(builder *w, branch *b, const statement *block,
   }
   b->sink = check_sinks(&s, block, &b->sink_count);
   if (!phase) phase = w->own->of[WORD_PHASE];
-  w->each[index] = check_says_each(w->c, phase);
-  set_phases(&s, w->each[index] ? NULL : phase, b, index);
+  set_phases(&s, phase, b, index);
 }
 
 static void check_branch_name(builder *w, const statement *given,
@@ -409,5 +408,4 @@ void check_branches(const scope *s, pattern *p, const statement *block,
   }
   split_heads(&w);
   check_union_scores(&w);
-  check_every_phase(s, p, w.each, own->of[WORD_SPLIT] != NULL);
 }

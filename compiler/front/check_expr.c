@@ -19,6 +19,8 @@ static const char *name_meant(const scope *s, const char *name) {
   static const word phases[] = {WORD_CYCLE, WORD_BLOCK, WORD_BRANCH, WORD_KV};
   int32_t count;
   if (ast_habit(name)) return ast_habit(name);
+  if (s->context == CONTEXT_PHASE && strcmp(name, "each") == 0)
+    return "`phase each;`, or `phase each - 3;` for a residue that is 3 less";
   const char **lets = symbol_names(s->c, SYMBOL_LET, &count);
   const char **names = ARENA_ARRAY(s->c->arena, const char *,
                                    count + BUILTIN_MAX + DIL_INPUT_MAX + 5);

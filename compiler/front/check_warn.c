@@ -50,7 +50,8 @@ static bool keeps_same(const keeps *a, const keeps *b) {
 
 static bool rows_same(const branch *a, const branch *b) {
   if (a->segment != b->segment || a->dilation != b->dilation ||
-      a->head_first != b->head_first || a->head_last != b->head_last)
+      a->head_first != b->head_first || a->head_last != b->head_last ||
+      branch_has_each(a) != branch_has_each(b) || a->shift != b->shift)
     return false;
   for (int32_t h = a->head_first; h <= a->head_last; h++)
     if (a->phase[h] != b->phase[h]) return false;
@@ -128,7 +129,8 @@ static bool branch_serves(const branch *b, int32_t h) {
 
 static bool branch_selects(const branch *b, int32_t h, int64_t t) {
   int64_t inside = b->segment ? t % b->segment : t;
-  return branch_serves(b, h) && inside % b->dilation == b->phase[h];
+  return branch_serves(b, h) &&
+         (branch_selects_all(b) || inside % b->dilation == b->phase[h]);
 }
 
 /* The positions repeat after this many. */
@@ -151,7 +153,7 @@ static bool is_position_selected(const pattern *p, int32_t h, int64_t t) {
 
 static bool is_head_whole(const pattern *p, int32_t h) {
   for (int32_t k = 0; k < p->branch_count; k++)
-    if (branch_serves(&p->branch[k], h) && p->branch[k].dilation == 1)
+    if (branch_serves(&p->branch[k], h) && branch_selects_all(&p->branch[k]))
       return true;
   return false;
 }
@@ -380,16 +382,6 @@ static void warn_scores(checker *c, const statement *block,
   }
 }
 
-/* The first branch behind number k that another statement declares: `phase each`
- * makes several of one. */
-static int32_t next_declared(const pattern *p, int32_t k) {
-  span at = p->branch[k].at;
-  while (k < p->branch_count && p->branch[k].at.start == at.start &&
-         p->branch[k].at.source == at.source)
-    k++;
-  return k;
-}
-
 /* A branch's scores are the pattern's, then its own. */
 static void warn_all_scores(checker *c, const pattern *p,
                             const statement *block) {
@@ -400,7 +392,7 @@ static void warn_all_scores(checker *c, const pattern *p,
   for (const statement *s = block; s; s = s->next)
     if (s->word == WORD_BRANCH) {
       warn_scores(c, s->child, p->branch[k].score + inherited);
-      k = next_declared(p, k);
+      k++;
     }
 }
 

@@ -182,9 +182,9 @@ expr *check_keep_from(const scope *s, pattern *p, const statement *from,
                       keep *k);
 /* An input that is declared `from rows, cols`, as patterns are printed. */
 void check_made_table(const scope *s, pattern *p, const statement *given);
-/* check_each.c: whether a phase statement, if any, is `phase each`; a let of that
- * name hides the word. */
-bool check_says_each(checker *c, const statement *phase);
+/* check_each.c: whether a phase statement, if any, is `phase each`, which then is
+ * the branch's; a let of that name hides the word. */
+bool check_phase_each(const scope *s, const statement *phase, branch *b);
 /* check_grid.c: `grid 128 x 128;`. */
 void check_grid(scope *s, pattern *p, const statement *grid);
 /* Reports what cannot stand beside a grid, or without one, in a pattern's
@@ -207,8 +207,6 @@ operand grid_block(const scope *s, span at, expr_op position);
 operand grid_blocks(const scope *s, span at);
 operand operand_apply_two(const scope *s, span at, expr_op op, operand a,
                           operand b);
-/* Puts a branch of each phase in the place of each branch with `phase each`. */
-void check_every_phase(const scope *s, pattern *p, const bool *each, bool split);
 /* The sinks of a block, that of the pattern or of a branch. */
 expr **check_sinks(const scope *s, const statement *block, int32_t *count);
 void check_warnings(checker *c, const pattern *p, const statement *block);

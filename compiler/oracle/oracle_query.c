@@ -159,6 +159,7 @@ bool query_selects(const oracle_query *r, int32_t index) {
   const branch *b = &r->pattern->branch[index];
   if (!query_serves(r, index) || (b->segment > 0 && r->t < 0)) return false;
   int64_t inside = r->t - segment_start(r, b);
+  if (b->phase_kind == PHASE_EACH) return true;
   return positive_part(inside, b->dilation) == b->phase[r->h];
 }
 
@@ -168,11 +169,13 @@ oracle_range query_range(const oracle_query *r, int32_t index) {
   if (r->pattern->grid.axes) return (oracle_range){0, r->M - 1, 1};
   int64_t start = segment_start(r, b), end = r->M, t = r->t;
   if (b->segment > 0 && end - start > b->segment) end = start + b->segment;
-  int64_t phase = b->phase[r->h], first = start, last = end - 1;
+  int64_t first = start, last = end - 1;
+  int64_t aligned = b->phase_kind == PHASE_EACH ? t - b->shift
+                                                : start + b->phase[r->h];
   if (b->left != DIL_ENDLESS && t - first > b->left) first = t - b->left;
   if (b->causal && last > t) last = t;
   if (b->right != DIL_ENDLESS && last - t > b->right) last = t + b->right;
-  first += positive_part(start + phase - first, b->dilation);
+  first += positive_part(aligned - first, b->dilation);
   return (oracle_range){first, last, b->dilation};
 }
 

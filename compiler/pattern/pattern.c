@@ -84,6 +84,7 @@ static bool level_holds(const keeps *level, const expr_point *point) {
 }
 
 static bool is_selected(const branch *b, int64_t h, int64_t position) {
+  if (branch_has_each(b)) return true;
   int64_t inside =
       b->segment > 0 ? floor_mod(position, b->segment) : position;
   return floor_mod(inside, b->dilation) == b->phase[h];
@@ -114,6 +115,8 @@ bool pattern_reaches(const pattern *p, int32_t index, int64_t h, int64_t t,
   if (j < 0 || j >= point->M) return false;
   if (!is_selected(b, h, t) || !is_selected(b, h, j)) return false;
   if (!in_segment(b, t, j) || !in_window(b, t, j)) return false;
+  if (branch_has_each(b) && floor_mod(t - j - b->shift, b->dilation))
+    return false;
   expr_point here = *point;
   here.h = (int32_t)h;
   here.i = (int32_t)t;
@@ -191,6 +194,7 @@ static int64_t defined_phase(const pattern *p, const branch *b, int64_t h) {
   case PHASE_BLOCK: return h / ((p->heads + r - 1) / r);
   case PHASE_BRANCH: return (b - p->branch) % r;
   case PHASE_KV: return h / (p->heads / p->kv_heads) % r;
+  case PHASE_EACH: return 0;
   case PHASE_EXPR:
     return floor_mod(expr_eval(b->phase_expr, &point, false).integer, r);
   }
@@ -200,6 +204,8 @@ static int64_t defined_phase(const pattern *p, const branch *b, int64_t h) {
 static void verify_phases(const pattern *p, const branch *b) {
   const verify_scope s = {.pattern = p};
   if (b->phase_kind == PHASE_EXPR) verify_expr(b->phase_expr, &s);
+  if (b->phase_kind != PHASE_EACH) assert(b->shift == 0);
+  assert(b->shift >= 0 && b->shift < b->dilation);
   for (int64_t h = 0; h < p->heads; h++)
     assert(b->phase[h] == defined_phase(p, b, h));
 }

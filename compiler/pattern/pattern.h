@@ -6,7 +6,7 @@
 #include "expr.h"
 
 typedef enum phase_kind {
-  PHASE_CYCLE, PHASE_BLOCK, PHASE_BRANCH, PHASE_KV, PHASE_EXPR
+  PHASE_CYCLE, PHASE_BLOCK, PHASE_BRANCH, PHASE_KV, PHASE_EXPR, PHASE_EACH
 } phase_kind;
 
 typedef enum keep_kind { KEEP_EXPR, KEEP_TOP, KEEP_MASS } keep_kind;
@@ -53,7 +53,9 @@ typedef struct branch {
   span dilation_at;
   phase_kind phase_kind;
   expr *phase_expr;      /* over h; before `mod dilation` */
-  int32_t *phase;        /* [heads] */
+  int32_t *phase;        /* [heads]; of PHASE_EACH all 0 */
+  int64_t shift;         /* PHASE_EACH: a query sees the keys that stand shift
+                          * + n * dilation before it, for any n */
   int32_t head_first, head_last; /* inclusive */
   bool causal;
   int64_t left, right;   /* the window; DIL_ENDLESS: no bound. Not yet causal */
@@ -139,6 +141,22 @@ typedef struct pair_bounds {
   int64_t left, right;
   position_range keys, rows;
 } pair_bounds;
+
+/* Returns whether every position has a phase of the branch. */
+static inline bool branch_has_each(const branch *b) {
+  return b->phase_kind == PHASE_EACH && b->dilation > 1;
+}
+/* Returns whether the branch selects every position of its segments. */
+static inline bool branch_selects_all(const branch *b) {
+  return b->dilation == 1 || b->phase_kind == PHASE_EACH;
+}
+/* each.c: the pattern with a branch of each phase in place of a branch with
+ * `phase each`; NULL: it would have more than `most` branches. */
+const pattern *pattern_spell_each(arena *a, const pattern *p, int32_t most);
+/* The pattern with a mask in place of a shift of phases. */
+const pattern *pattern_spell_shifts(arena *a, const pattern *p);
+/* `(i - j) % dilation == shift`. */
+expr *pattern_residue_mask(arena *a, span at, int64_t dilation, int64_t shift);
 
 /* pieces_read.c: returns whether a condition compares i, j, or a distance of
  * both with a constant, so that bounds say it, and narrows *to by it. */

@@ -20,6 +20,7 @@ static const char *const phase_text[] = {
     [PHASE_BLOCK] = "block",
     [PHASE_BRANCH] = "branch",
     [PHASE_KV] = "kv",
+    [PHASE_EACH] = "each",
 };
 
 const char *pattern_combine_text(dil_combine combine) {
@@ -243,6 +244,8 @@ static void print_window(const pattern_printer *p, const branch *b) {
 static void print_phase(const pattern_printer *p, const branch *b) {
   if (b->phase_kind == PHASE_EXPR)
     print_expr(p, "        phase", b->phase_expr);
+  else if (b->shift)
+    fprintf(p->out, "        phase each - %lld;\n", (long long)b->shift);
   else
     fprintf(p->out, "        phase %s;\n", phase_text[b->phase_kind]);
 }

@@ -3,7 +3,7 @@
  * In: a pattern. Out: the same attention, with pieces in place of the branches
  * whose masks can be read (pieces_read.c). Pieces of a branch have no pair in
  * common (pieces_part.c), so that `softmax` counts a key once. A piece of
- * residues modulo r becomes r branches, one for each residue. */
+ * residues modulo r becomes a branch with `phase each`. */
 #include "pieces.h"
 #include <string.h>
 
@@ -97,20 +97,16 @@ static bool list_add_piece(arena *a, const pattern *p, const branch *b,
   branch made = branch_of(a, b, one);
   if (one->each == 1) return list_add(to, &made);
   made.dilation = one->each;
-  for (int64_t x = 0; x < one->each; x++) {
-    branch_set_phase(a, p, &made, x);
-    if (!list_add(to, &made)) return false;
-  }
-  return true;
+  made.phase_kind = PHASE_EACH;
+  made.phase = ARENA_ARRAY(a, int32_t, p->heads);
+  made.shift = one->shift;
+  return list_add(to, &made);
 }
 
-/* A branch may have pieces of residues where it has none of its own, and
- * residues count from where its segments begin. */
+/* A branch may have pieces of residues where it has none of its own. */
 static bool takes_each(const branch *b, const pieces *p) {
   for (int32_t i = 0; i < p->count; i++)
-    if (p->of[i].each > 1 &&
-        (b->dilation > 1 || b->segment % p->of[i].each || b->sink_count))
-      return false;
+    if (p->of[i].each > 1 && b->dilation > 1) return false;
   return true;
 }
 

@@ -9,7 +9,7 @@ enum { PIECES = 64, PIECE_TERMS = 16 };
 
 typedef struct piece {
   pair_bounds pairs;
-  int64_t each; /* i % each == j % each; 1: any pair */
+  int64_t each, shift; /* (i - j) % each == shift; each 1: any pair */
   int32_t rest_count;
   expr *rest[PIECE_TERMS]; /* conditions that stay masks */
 } piece;

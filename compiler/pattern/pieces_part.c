@@ -4,6 +4,7 @@
  * box: a range of keys, one of rows and a band of distances. What a piece holds
  * is cut out of another whose other conditions are at least as narrow. */
 #include "pieces.h"
+#include "runtime/base/arithmetic.h"
 
 /* CUTS_MOST: after so many cuts the mask stays. SIDES: parts that a cut leaves.
  */
@@ -24,8 +25,13 @@ static bool distances_meet(int64_t left, int64_t right) {
   return left == DIL_ENDLESS || right == DIL_ENDLESS || left + right >= 0;
 }
 
+/* Returns whether some distance has the residues of both. */
+static bool residues_meet(const piece *a, const piece *b) {
+  return (a->shift - b->shift) % greatest_divisor(a->each, b->each) == 0;
+}
+
 static bool pieces_meet(const piece *a, const piece *b) {
-  return ranges_meet(&a->pairs.keys, &b->pairs.keys) &&
+  return residues_meet(a, b) && ranges_meet(&a->pairs.keys, &b->pairs.keys) &&
          ranges_meet(&a->pairs.rows, &b->pairs.rows) &&
          distances_meet(a->pairs.left, b->pairs.right) &&
          distances_meet(b->pairs.left, a->pairs.right);
@@ -42,7 +48,7 @@ static bool has_rest(const piece *p, const expr *e) {
 static bool is_narrower(const piece *p, const piece *wide) {
   for (int32_t i = 0; i < wide->rest_count; i++)
     if (!has_rest(p, wide->rest[i])) return false;
-  return p->each % wide->each == 0;
+  return p->each % wide->each == 0 && p->shift % wide->each == wide->shift;
 }
 
 /* ---- cuts ---------------------------------------------------------------- */

@@ -1,13 +1,12 @@
 /* pieces_read.c - masks as a disjunction of pieces.
  *
  * In: a condition. Out: pieces: windows (`i - j < w`), ranges of keys (`j < c`)
- * and of rows (`i < c`), residues (`i % r == j % r`), and the terms that are none
- * of these. Of a term of more residues than become branches, a divisor does. */
+ * and of rows (`i < c`), residues (`i % r == j % r`, `(i - j) % r == c`), and the
+ * terms that are none of these. Of more residues than a branch has, a divisor
+ * becomes its dilation. */
 #include "pieces.h"
+#include "runtime/base/arithmetic.h"
 #include <string.h>
-
-/* EACH_MOST: residues that become branches of their own. */
-enum { EACH_MOST = 32 };
 
 /* ---- terms --------------------------------------------------------------- */
 
@@ -161,40 +160,54 @@ static int64_t modulus_of(const expr *e) {
   return is ? e->arg[1]->integer : 0;
 }
 
-static bool is_zero(const expr *e) {
-  return e->op == EXPR_INT && e->integer == 0;
-}
+/* (i - j) % modulus == shift; modulus 0: the term says no such thing. */
+typedef struct residue {
+  int64_t modulus, shift;
+} residue;
 
-/* `i % r == j % r` or `(i - j) % r == 0`. */
-static int64_t each_of(const expr *e) {
-  if (e->op != EXPR_EQ) return 0;
-  const expr *x = e->arg[0], *y = e->arg[1];
-  if (is_zero(x)) {
-    x = y;
-    y = e->arg[0];
-  }
+/* `i % r == j % r`. */
+static residue residue_of_sides(const expr *x, const expr *y) {
   int64_t r = modulus_of(x);
-  if (!r) return 0;
-  side_kind a = side_of(x->arg[0]);
-  if (is_zero(y)) return a == SIDE_BEHIND || a == SIDE_AHEAD ? r : 0;
-  if (modulus_of(y) != r) return 0;
-  side_kind b = side_of(y->arg[0]);
-  return (a == SIDE_I && b == SIDE_J) || (a == SIDE_J && b == SIDE_I) ? r : 0;
+  if (!r || modulus_of(y) != r) return (residue){0, 0};
+  side_kind a = side_of(x->arg[0]), b = side_of(y->arg[0]);
+  bool is = (a == SIDE_I && b == SIDE_J) || (a == SIDE_J && b == SIDE_I);
+  return (residue){is ? r : 0, 0};
 }
 
-/* The most residues that become branches: a divisor of r. */
-static int64_t branches_of_each(int64_t r) {
-  int64_t most = r < EACH_MOST ? r : EACH_MOST;
+/* `(i - j) % r == c` or `(j - i) % r == c`. */
+static residue residue_of_distance(const expr *x, const expr *c) {
+  int64_t r = modulus_of(x);
+  if (!r || c->op != EXPR_INT || c->integer < 0 || c->integer >= r)
+    return (residue){0, 0};
+  side_kind side = side_of(x->arg[0]);
+  if (side == SIDE_BEHIND) return (residue){r, c->integer};
+  if (side == SIDE_AHEAD) return (residue){r, floor_mod(-c->integer, r)};
+  return (residue){0, 0};
+}
+
+static residue residue_of(const expr *e) {
+  if (e->op != EXPR_EQ) return (residue){0, 0};
+  residue x = residue_of_sides(e->arg[0], e->arg[1]);
+  if (!x.modulus) x = residue_of_distance(e->arg[0], e->arg[1]);
+  if (!x.modulus) x = residue_of_distance(e->arg[1], e->arg[0]);
+  return x;
+}
+
+/* The most residues that a branch has: a divisor of r. */
+static int64_t residues_of_branch(int64_t r) {
+  int64_t most = r < DIL_PERIOD_MAX ? r : DIL_PERIOD_MAX;
   while (r % most) most--;
   return most;
 }
 
 /* False: the condition stays a mask, though its residues may be fewer keys. */
 static bool each_take(const expr *e, piece *p) {
-  int64_t r = each_of(e);
-  if (!r || (p->each > 1 && p->each != r)) return false;
-  p->each = branches_of_each(r);
-  return p->each == r;
+  residue x = residue_of(e);
+  if (p->each > 1) return x.modulus == p->each && x.shift == p->shift;
+  if (!x.modulus) return false;
+  p->each = residues_of_branch(x.modulus);
+  p->shift = x.shift % p->each;
+  return p->each == x.modulus;
 }
 
 /* ---- reading ------------------------------------------------------------- */

@@ -83,7 +83,7 @@ static bool sees_all(const dil_table *t, uint64_t branches) {
     const dil_branch *b = &t->branches[__builtin_ctzll(branches)];
     const dil_predicate *p =
         b->predicate < 0 ? NULL : &t->predicates[b->predicate];
-    if (b->dilation == 1 && b->head_first == 0 &&
+    if (dil_branch_selects_all(b) && !b->shift && b->head_first == 0 &&
         b->head_last == t->heads - 1 && (!p || dil_predicate_holds_row(p)))
       return true;
   }

@@ -143,7 +143,9 @@ static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
                       .head_last = b->head_last,
                       .predicate = predicate_of(pl, b),
                       .chain = chain_of(pl, b),
-                      .phase = b->phase};
+                      .phase = b->phase,
+                      .each = branch_has_each(b),
+                      .shift = b->shift};
 }
 
 /* Finds the forms of all chains, for the widest window of the branches. */
@@ -354,10 +356,19 @@ const pattern *plan_normalise(arena *a, const pattern *p, unsigned force) {
   return as_written ? p : pattern_normalise(a, p);
 }
 
+/* The fast kernels of a GPU know `phase each` as a few branches. */
+static const pattern *plan_spell(arena *a, const pattern *normal,
+                                 unsigned force, const plan_target *target) {
+  const pattern *spelled = NULL;
+  if (target && !(force & FORCE_GENERAL))
+    spelled = pattern_spell_each(a, normal, target->phases);
+  return spelled ? spelled : normal;
+}
+
 plan *plan_fuse(arena *a, diag *d, const pattern *normal, unsigned force,
                 dil_direction direction, const plan_target *target) {
   int before = diag_errors(d);
-  planner pl = plan_begin(a, d, normal, force);
+  planner pl = plan_begin(a, d, plan_spell(a, normal, force, target), force);
   if (diag_errors(d) > before) return NULL;
   plan_direct(&pl, direction);
   choose_passes(&pl, target);
@@ -387,6 +398,7 @@ static void plan_verify_branch(const plan *p, int32_t b) {
   assert(row->predicate >= -1 &&
          row->predicate < p->table.predicate_count);
   assert(row->chain >= 0 && row->chain < p->table.chain_count);
+  assert(row->shift >= 0 && row->shift < row->dilation);
   for (int32_t h = 0; h < p->table.heads; h++)
     assert(row->phase[h] >= 0 && row->phase[h] < row->dilation);
 }

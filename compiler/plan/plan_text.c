@@ -25,17 +25,27 @@ static void print_pass_branches(const plan *p, uint64_t branches, FILE *out) {
   }
 }
 
+/* Returns whether a class before c has the same branches: where a branch has
+ * every phase, each residue has a class. */
+static bool is_told(const class_table *s, int32_t c) {
+  for (int32_t d = 0; d < c; d++)
+    if (s->branches[d] == s->branches[c]) return true;
+  return false;
+}
+
 /* The keys that one class sees of the other classes of its own cell. */
 static void print_class(const plan *p, const class_table *s, int32_t c,
                         FILE *out) {
-  fprintf(out, "#   %d/%lld of the rows: ", s->first[c + 1] - s->first[c],
-          (long long)s->period);
+  int32_t rows = 0;
+  for (int32_t d = 0; d < s->count; d++)
+    if (s->branches[d] == s->branches[c]) rows += s->first[d + 1] - s->first[d];
+  fprintf(out, "#   %d/%lld of the rows: ", rows, (long long)s->period);
   print_pass_branches(p, s->branches[c], out);
   fprintf(out, "; keys of");
   const char *comma = " ";
   for (int32_t d = 0; d < s->count; d++) {
     uint64_t both = s->branches[c] & s->branches[d];
-    if (!both) continue;
+    if (!both || is_told(s, d)) continue;
     fprintf(out, "%s(", comma);
     print_pass_branches(p, s->branches[d], out);
     fprintf(out, ") x%d", __builtin_popcountll(both));
@@ -66,8 +76,11 @@ static void print_classes(arena *a, const plan *p, const dil_pass *pass,
   else
     fprintf(out, "# head %d, cell of %lld positions:\n", w.head,
             (long long)c.high);
+  if (s.modulus > 1)
+    fprintf(out, "#   each residue modulo %lld by itself:\n",
+            (long long)s.modulus);
   for (int32_t i = 0; i < s.count; i++)
-    if (s.branches[i]) print_class(p, &s, i, out);
+    if (s.branches[i] && !is_told(&s, i)) print_class(p, &s, i, out);
 }
 
 static void print_window_bound(int64_t bound, FILE *out) {

@@ -9,6 +9,7 @@ static int32_t target_tile_rows(const dil_table *t) {
 }
 
 const plan_target plan_target_gpu = {.tile_keys = 128,
+                                     .phases = 16,
                                      .tile_rows = target_tile_rows,
                                      .block_time = fast_block_time,
                                      .block_bytes = cost_gpu_block_bytes,

@@ -8,6 +8,8 @@
 
 typedef struct plan_target {
   int32_t tile_keys;     /* keys of a block */
+  int32_t phases;        /* most branches where `phase each` becomes a branch of
+                          * each phase */
   /* Rows of the tallest tile. */
   int32_t (*tile_rows)(const dil_table *table);
   /* The time for a block in a tile of `rows` rows, relative to one height. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 5 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 6 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -105,6 +105,8 @@ static void branch_fields(codec *c, dil_branch *b) {
   FIELD(c, b->head_last);
   FIELD(c, b->predicate);
   FIELD(c, b->chain);
+  codec_flag(c, &b->each);
+  FIELD(c, b->shift);
 }
 
 static void pass_fields(codec *c, dil_pass *p) {
@@ -246,7 +248,8 @@ static bool branch_holds(const dil_table *t, const dil_branch *b) {
               is_within(b->head_first, 0, t->heads) &&
               is_within(b->head_last, b->head_first - 1, t->heads - 1) &&
               is_within(b->predicate, -1, t->predicate_count - 1) &&
-              is_within(b->chain, 0, t->chain_count - 1);
+              is_within(b->chain, 0, t->chain_count - 1) &&
+              is_within(b->shift, 0, b->each ? b->dilation - 1 : 0);
   for (int32_t h = 0; good && h < t->heads; h++)
     good = is_within(b->phase[h], 0, b->dilation - 1);
   return good;

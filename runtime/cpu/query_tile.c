@@ -94,6 +94,8 @@ void query_tile_visit(tile_worker *wk, segment_cell held, uint64_t branches) {
       if (!wk->streamed.branches[i]) continue;
       int64_t n = class_table_rows(&wk->streamed, i, c.high - c.low);
       uint64_t reach = near & wk->streamed.branches[i];
+      int32_t first = wk->streamed.offset[wk->streamed.first[i]];
+      reach = walk_meeting(&wk->walk, reach, wk->group[0].t[0], c.low + first);
       packed_range keys = {c, i, base, 0, n};
       if (reach && n) {
         if (wk->run->table->dedup)

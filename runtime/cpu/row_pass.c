@@ -207,6 +207,13 @@ static bool key_sequence_align(key_sequence *ks, const row_view *there) {
   return tries <= there->step;
 }
 
+/* The residue of the keys that the row sees, counted from its segment. */
+static int64_t key_phase(const dil_branch *b, const query_row *q,
+                         int64_t base) {
+  return b->each ? floor_mod(q->t - b->shift - base, b->dilation)
+                 : b->phase[q->head];
+}
+
 /* The keys of branch b in positions low..high-1: an arithmetic sequence. */
 static void row_visit_branch(const row_pass *w, row_worker *wk, query_row *q,
                              const row_source *at, int32_t b, int64_t low,
@@ -221,7 +228,7 @@ static void row_visit_branch(const row_pass *w, row_worker *wk, query_row *q,
     window_clip(p, q->t, &low, &high);
     if (p->masked) ks.predicates = 1ull << branch->predicate;
   }
-  int64_t origin = base + branch->phase[q->head];
+  int64_t origin = base + key_phase(branch, q, base);
   ks.first = origin + round_up(maximum(low - origin, 0), ks.step);
   ks.end = high;
   if (key_sequence_align(&ks, &at->k)) row_visit_chunks(w, wk, q, at, ks);
@@ -261,6 +268,8 @@ static void row_visit_union(const row_pass *w, row_worker *wk, query_row *q,
     if (near) walk_classes(&wa, c, &wk->streamed);
     for (int32_t i = 0; near && i < wk->streamed.count; i++) {
       uint64_t reach = near & wk->streamed.branches[i];
+      reach = walk_meeting(&wa, reach, q->t,
+                           c.low + wk->streamed.offset[wk->streamed.first[i]]);
       for (int32_t o = wk->streamed.first[i];
            reach && o < wk->streamed.first[i + 1]; o++)
         row_visit_residue(w, wk, q, at, reach, c.low + wk->streamed.offset[o],

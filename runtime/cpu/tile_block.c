@@ -46,30 +46,44 @@ static int64_t common_segment(const dil_table *table, const dil_pass *pass,
   return minimum(most, round_up(BLOCK_LEAST, length));
 }
 
+/* Positions from a row that the branch selects to the next. */
+static int64_t selected_step(const dil_branch *b) {
+  return b->each ? 1 : b->dilation;
+}
+
 /* Rows that the branches of a pass can select in a block, and the classes of
  * all its cells, at most. */
 static void count_packed_rows(tile_blocks *of) {
   const dil_table *table = of->run->table;
   const dil_code *code = of->run->code[DIL_TILES];
   int64_t selected = 0, cells = 1;
+  bool each = false;
   for (int32_t b = 0; b < table->branch_count; b++) {
     if (!(of->pass->branches >> b & 1)) continue;
     int64_t s = table->branches[b].segment;
     cells += s ? of->span / s + 2 : 1;
-    selected += of->span / table->branches[b].dilation +
+    each |= table->branches[b].each;
+    selected += of->span / selected_step(&table->branches[b]) +
                 (s ? of->span / s + 2 : 1);
   }
-  of->packed_classes = cells * minimum(of->pass->period, 1 << 8);
+  int64_t classes = minimum(of->pass->period, of->span + 1);
+  of->packed_classes = cells * (each ? classes : minimum(classes, 1 << 8));
   of->rows = minimum(selected, of->span);
   of->packed_rows = of->rows + of->packed_classes * (code->pack - 1) +
                     code->key_block + 2;
 }
 
-static int64_t smallest_dilation(const dil_table *table, uint64_t branches) {
+/* Rows of a strip stand so far apart that tiles fill. Where a branch has every
+ * phase, all positions are rows of it, and a few tiles of each phase do. */
+static int64_t strip_step(const dil_table *table, uint64_t branches) {
+  enum { PHASE_SHARE = 8 };
   int64_t least = INT64_MAX;
-  for (; branches; branches &= branches - 1)
-    least = minimum(least,
-                    table->branches[__builtin_ctzll(branches)].dilation);
+  for (; branches; branches &= branches - 1) {
+    const dil_branch *b = &table->branches[__builtin_ctzll(branches)];
+    int64_t step = b->each ? (b->dilation + PHASE_SHARE - 1) / PHASE_SHARE
+                           : b->dilation;
+    least = minimum(least, step);
+  }
   return least;
 }
 
@@ -105,7 +119,7 @@ tile_blocks tile_blocks_plan(const cpu_run *r, const dil_pass *pass) {
   of.blocks_a_unit = maximum(
       (progression_end(keys) + of.length - 1) / of.length - of.block_first, 1);
   of.blocks = r->B * of.units * of.blocks_a_unit;
-  of.strip = STRIP * smallest_dilation(table, pass->branches) * asked.step;
+  of.strip = STRIP * strip_step(table, pass->branches) * asked.step;
   int64_t span = progression_end(asked) - asked.first;
   int64_t rows_most = minimum(span, of.length + rows_before_keys(r));
   of.strips = rows_most / of.strip + 2;

@@ -142,7 +142,7 @@ static bool kernel_branch_sees_itself(const cuda_run *r, const dil_branch *b) {
   const dil_progression q = cuda_queries(r), k = cuda_keys(r);
   const dil_predicate *p =
       b->predicate < 0 ? NULL : &t->predicates[b->predicate];
-  return b->dilation == 1 && b->head_first == 0 &&
+  return dil_branch_selects_all(b) && !b->shift && b->head_first == 0 &&
          b->head_last == t->heads - 1 &&
          (!p || dil_predicate_holds_row(p)) && q.step == 1 &&
          k.step == 1 && k.first <= q.first &&

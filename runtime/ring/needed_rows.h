@@ -10,7 +10,8 @@
 
 typedef struct row_need {
   const dil_branch *branch;
-  int64_t phase;
+  int64_t phase;        /* of its queries */
+  int64_t shift;        /* its keys have the phase that is so much less */
   int64_t left, right;  /* the window; DIL_ENDLESS: none */
   int64_t first, end;   /* the range of keys; DIL_ENDLESS: no end */
   int64_t row_first, row_end; /* the range of rows; INT64_MIN, DIL_ENDLESS: no

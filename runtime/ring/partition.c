@@ -139,7 +139,8 @@ static bool row_need_sees(const row_need *d, const needed_keys *w, int64_t j) {
 }
 
 static bool row_need_has(const row_need *d, const needed_keys *w, int64_t j) {
-  if (!w->some || floor_mod(j - w->residue, d->branch->dilation)) return false;
+  int64_t r = d->branch->dilation;
+  if (!w->some || floor_mod(j + d->shift - w->residue, r)) return false;
   return !w->inside || row_need_sees(d, w, j);
 }
 
@@ -192,6 +193,7 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
   const dil_branch *branch = &t->branches[b];
   row_need d = {.branch = branch,
                 .phase = branch->phase[h],
+                .shift = branch->shift,
                 .head = h,
                 .gathered = all->part.gathered >> b & 1,
                 .left = DIL_ENDLESS,
@@ -213,6 +215,18 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
   return d;
 }
 
+/* A branch with every phase has needs of each. */
+static bool row_needs_add_phases(row_needs *all, row_need d,
+                                 const positions *asking) {
+  int64_t end = d.branch->each ? d.branch->dilation : d.phase + 1;
+  for (; d.phase < end; d.phase++)
+    for (int32_t i = 0; i < asking->count; i++) {
+      d.queries = asking->progression[i];
+      if (!row_needs_add(all, d)) return false;
+    }
+  return true;
+}
+
 static dil_status row_needs_gather(const dil_table *t, const positions *asking,
                                    int32_t kv_head, row_needs *all) {
   int32_t group = t->heads / t->kv_heads;
@@ -220,15 +234,11 @@ static dil_status row_needs_gather(const dil_table *t, const positions *asking,
     for (int32_t b = 0; b < t->branch_count; b++) {
       if (h < t->branches[b].head_first || h > t->branches[b].head_last)
         continue;
-      row_need d = row_need_new(all, t, b, h);
-      for (int32_t i = 0; i < asking->count; i++) {
-        d.queries = asking->progression[i];
-        if (!row_needs_add(all, d))
-          return dil_fail(DIL_UNSUPPORTED,
-                          "more than %d phases of branches "
-                          "share a K/V head",
-                          NEEDS_MAX);
-      }
+      if (!row_needs_add_phases(all, row_need_new(all, t, b, h), asking))
+        return dil_fail(DIL_UNSUPPORTED,
+                        "more than %d phases of branches "
+                        "share a K/V head",
+                        NEEDS_MAX);
     }
   return DIL_OK;
 }

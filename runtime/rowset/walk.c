@@ -74,6 +74,7 @@ uint64_t walk_served(const dil_table *table, const dil_pass *pass,
 static bool walk_selects(const dil_branch *b, int32_t head, int64_t t) {
   if (head < b->head_first || head > b->head_last) return false;
   if (t < 0 && b->segment) return false;
+  if (b->each) return true;
   int64_t inside = b->segment ? floor_mod(t, b->segment) : t;
   return floor_mod(inside - b->phase[head], b->dilation) == 0;
 }
@@ -123,9 +124,23 @@ static uint64_t class_table_selecting(const walk *w, const class_table *s,
   for (uint64_t rest = s->served; rest; rest &= rest - 1) {
     int32_t b = __builtin_ctzll(rest);
     int64_t r = w->table->branches[b].dilation;
-    if (offset % r == s->residue[b]) mask |= 1ull << b;
+    bool each = w->table->branches[b].each;
+    if (each || offset % r == s->residue[b]) mask |= 1ull << b;
   }
   return mask;
+}
+
+/* The class of these branches that has the residue of offset o; s->count: there
+ * is none yet. */
+static int32_t class_table_find(const class_table *s, uint64_t mask,
+                                int64_t o) {
+  int32_t c = 0;
+  if (s->modulus >= s->period && mask) return s->count;
+  while (c < s->count &&
+         (s->branches[c] != mask ||
+          (mask && (o - s->offset[s->first[c]]) % s->modulus)))
+    c++;
+  return c;
 }
 
 /* Groups the offsets of one period by the branches that select them. */
@@ -134,8 +149,7 @@ static void class_table_classify(const walk *w, class_table *s) {
   s->count = 0;
   for (int64_t o = 0; o < s->period; o++) {
     uint64_t mask = class_table_selecting(w, s, o);
-    int32_t c = 0;
-    while (c < s->count && s->branches[c] != mask) c++;
+    int32_t c = class_table_find(s, mask, o);
     if (c == s->count) {
       s->branches[c] = mask;
       s->first[c] = filled;
@@ -151,6 +165,16 @@ static void class_table_classify(const walk *w, class_table *s) {
   s->first[s->count] = filled;
 }
 
+/* The least common multiple of the dilations of branches with every phase. */
+static int64_t walk_modulus(const dil_table *table, uint64_t branches) {
+  int64_t modulus = 1;
+  for (; branches; branches &= branches - 1) {
+    const dil_branch *b = &table->branches[__builtin_ctzll(branches)];
+    if (b->each) modulus = least_multiple(modulus, b->dilation);
+  }
+  return modulus;
+}
+
 void walk_classes(const walk *w, segment_cell c, class_table *s) {
   uint64_t served = walk_living(w, c);
   int64_t phase = floor_mod(s->origin - c.low, s->step);
@@ -163,6 +187,7 @@ void walk_classes(const walk *w, segment_cell c, class_table *s) {
   }
   s->served = served;
   s->phase = phase;
+  s->modulus = walk_modulus(w->table, served);
   if (!same) class_table_classify(w, s);
 }
 
@@ -172,6 +197,16 @@ uint64_t walk_together(const walk *w, segment_cell held, segment_cell streamed,
     int32_t i = __builtin_ctzll(rest);
     int64_t s = w->table->branches[i].segment;
     if (s && floor_to(held.low, s) != floor_to(streamed.low, s))
+      among &= ~(1ull << i);
+  }
+  return among;
+}
+
+uint64_t walk_meeting(const walk *w, uint64_t among, int64_t t, int64_t j) {
+  for (uint64_t rest = among; rest; rest &= rest - 1) {
+    int32_t i = __builtin_ctzll(rest);
+    const dil_branch *b = &w->table->branches[i];
+    if (b->each && floor_mod(t - j - b->shift, b->dilation))
       among &= ~(1ull << i);
   }
   return among;

@@ -2,7 +2,8 @@
  *
  * Positions are cut into cells: ranges in which no branch of the pass
  * changes its segment. Inside a cell the rows that the same branches select
- * form a class: a few residues of the pass's period.
+ * form a class: a few residues of the pass's period. Where a branch has every
+ * phase, a class has one residue of its dilation.
  *
  * Rows have one of two roles. A tile holds rows of one class; the rows of the
  * other role are packed cell by cell and class by class and streamed past it,
@@ -43,6 +44,7 @@ typedef struct class_table {
   int64_t period;
   int64_t step, origin; /* rows stand at positions origin + i * step alone */
   int64_t phase;     /* offset of the first such position */
+  int64_t modulus;   /* offsets of a class are alike modulo this */
   uint64_t served;   /* branches that serve the head and reach this cell */
   int64_t *residue;  /* [DIL_BRANCH_MAX] first selected offset, by branch */
   int32_t count;     /* classes */
@@ -88,6 +90,10 @@ void walk_classes(const walk *w, segment_cell c, class_table *s);
  * segment: through them rows of the one meet rows of the other. */
 uint64_t walk_together(const walk *w, segment_cell held, segment_cell streamed,
                        uint64_t among);
+/* Branches in `among` through which the row at t meets the key at j of a class
+ * that they select, as far as residues go. The rows of t's class meet the same
+ * keys' class. */
+uint64_t walk_meeting(const walk *w, uint64_t among, int64_t t, int64_t j);
 /* Rows of class c at offsets below `length`, and the offset of row n. */
 int64_t class_table_rows(const class_table *s, int32_t c, int64_t length);
 int64_t class_table_row(const class_table *s, int32_t c, int64_t n);

@@ -65,6 +65,8 @@ static bool table_accept(table_builder *builder) {
   if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
     return REFUSE(builder, "a head_dim of %d by %d", t->head_dim, t->value_dim);
   if (t->general) return REFUSE(builder, "the general path is forced");
+  EACH_BRANCH(b, builder->pass->branches)
+    if (t->branches[b].each) return REFUSE(builder, "a branch of every phase");
   builder->out->pairwise = t->scored || table_asks_pairs(builder);
   if (builder->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(builder, "more than %d conditions", HOPPER_PREDICATES);

@@ -39,8 +39,7 @@ DIL_INLINE bool comes_before(int a, int b) {
 }
 
 DIL_INLINE bool is_congruent(const dil_tile &t, int a, int b) {
-  int away = segment_low(b, t.low) + dil_phases[b * HEADS + t.head] -
-             segment_low(a, t.low) - dil_phases[a * HEADS + t.head];
+  int away = column_residue(t, b) - column_residue(t, a);
   return away % dil_branches[a].dilation == 0;
 }
 
@@ -173,7 +172,7 @@ DIL_INLINE const dil_tile &planned_tile() {
 DIL_INLINE dil_merged merged_of(const dil_tile &t, int branch, int merged) {
   dil_merged g;
   g.step = dil_branches[merged].dilation;
-  g.start = segment_low(merged, t.low) + dil_phases[merged * HEADS + t.head];
+  g.start = column_residue(t, merged);
   g.segment = g.taken = no_span();
   widen_span(t, merged, g.segment);
 #pragma unroll 1

@@ -11,6 +11,8 @@ struct dil_branch_row {
   int segment, dilation; /* segment 0: the whole sequence */
   int head_first, head_last;
   int predicate, chain;  /* predicate -1: keeps all */
+  int shift;             /* `phase each`: a row sees the keys that stand shift +
+                          * n * dilation before it; -1: rows of one phase */
 };
 struct dil_pass_row {
   unsigned long long branches;
@@ -47,11 +49,12 @@ struct dil_input_row {
 #define SINK_BRANCHES 0  /* bit set: branches with sinks of their own */
 #define DROPOUT 0        /* its threshold among 2^32 */
 #define DROPOUT_KEPT 1.0f /* 1 / (1 - P) */
+#define EACH 0           /* some branch has every phase */
 #define BRANCHES 1
 #define PASSES 1
 #define INPUTS 0         /* of the call, and the tables made of lists */
 #define MADE_TABLES 0    /* of them, tables made of lists */
-__constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0}};
+__constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
 __constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
 __constant__ dil_predicate_row dil_predicates[1] = {
     {DIL_FAR, 0, 0, 0, DIL_FAR, -DIL_FAR, DIL_FAR}};

@@ -43,14 +43,17 @@ DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
          (!dil_predicates[predicate].masked || dil_mask(predicate, t, j, at));
 }
 
-/* Returns whether a branch that selects t reaches key j. */
+/* Returns whether a branch reaches key j from t. It selects the one of them that
+ * is a row of the tile. */
 DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
                                const dil_pair &at) {
   const dil_branch_row &row = dil_branches[branch];
-  int inside = j - segment_low(branch, t);
+  int inside = HOLDS_KEYS ? t - segment_low(branch, j)
+                          : j - segment_low(branch, t);
   if (row.segment && (inside < 0 || inside >= row.segment)) return false;
-  return (inside - dil_phases[branch * HEADS + h]) % row.dilation == 0 &&
-         branch_keeps(branch, t, j, at);
+  int away = EACH && row.shift >= 0 ? t - j - row.shift
+                                    : inside - dil_phases[branch * HEADS + h];
+  return away % row.dilation == 0 && branch_keeps(branch, t, j, at);
 }
 
 /* `union`: a key counts in the first branch that reaches it. `rivals` are the
@@ -121,7 +124,7 @@ DIL_INLINE int rival_reach(const dil_tile &tile, int branch, int first,
     cover = DIL_PARTIAL;
   if (row.dilation == 1) return cover;
   if (step % row.dilation) return DIL_PARTIAL;
-  int away = first - low - dil_phases[branch * HEADS + tile.head];
+  int away = first - column_residue(tile, branch);
   return away % row.dilation ? DIL_EMPTY : cover;
 }
 

@@ -14,6 +14,7 @@ DIL_INLINE bool serves(int branch, int head) {
 DIL_INLINE bool selects(int branch, int head, int t) {
   const dil_branch_row &row = dil_branches[branch];
   if (t < 0 && row.segment) return false;
+  if (EACH && row.shift >= 0) return true;
   int inside = row.segment ? dil_mod(t, row.segment) : t;
   return (inside - dil_phases[branch * HEADS + head]) % row.dilation == 0;
 }

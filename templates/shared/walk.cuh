@@ -322,6 +322,15 @@ DIL_INLINE long long queries_place(const dil_params &p, int b,
   return document_queries(p, b).first * stride[1];
 }
 
+/* A position whose residue the columns have that a tile's rows see of a branch:
+ * that of its phase, or with every phase that of the rows less the shift. */
+DIL_INLINE int column_residue(const dil_tile &t, int branch) {
+  int shift = dil_branches[branch].shift, base = segment_low(branch, t.low);
+  if (!EACH || shift < 0) return base + dil_phases[branch * HEADS + t.head];
+  int away = HOLDS_KEYS ? shift : -shift;
+  return base + dil_mod(t.low - base + away, dil_branches[branch].dilation);
+}
+
 /* Keys start + n * step for first <= n < end: all that the tile's rows see of
  * a branch, and possibly more where masks and windows cut. */
 struct dil_keys {
@@ -357,7 +366,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   long long high = row.segment ? least(end, base + row.segment) : end;
   k.branch = branch;
   k.step = row.dilation;
-  k.start = base + dil_phases[branch * HEADS + t.head];
+  k.start = column_residue(t, branch);
   if (HOLDS_KEYS && low < k.start) k.start += floor_to((int)low - k.start, k.step);
   if (row.predicate >= 0) {
     int left = window_left(row.predicate), right = window_right(row.predicate);

@@ -11,7 +11,8 @@
 static const char *const dtypes[] = {"f32", "bf16", "f16"};
 static const char *const combines[] = {"softmax", "union", "mean", "sum"};
 static const char *const phases[] = {"",   "each",      "cycle", "block", "branch",
-                                     "kv", "h / 2 + 1", "3 - h", "1"};
+                                     "kv", "h / 2 + 1", "3 - h", "1",
+                                     "each - 2"};
 static const char *const masks[] = {
     "", "j % 3 != 1", "i - j < 20 || j < 4", "(i + j) % 5 < 3",
     "hash(h, i / 8, j / 8) % 4 != 0", "0.75 * i >= 0.5 * j - 3",
@@ -185,18 +186,6 @@ static void draw_grid(spec *s, uint64_t *state) {
   }
 }
 
-enum { EVERY = 1, EVERY_MOST = 64 }; /* `phase each`; branches it may make */
-
-/* Leaves `phase each` only where a pattern may say it. */
-static void spec_allow_each(spec *s) {
-  int32_t count = 0;
-  for (int32_t i = 0; i < s->branch_count; i++) count += s->branch[i].dilation;
-  if (s->combine < 2 && !s->split && count <= EVERY_MOST) return;
-  if (s->phase == EVERY) s->phase = 0;
-  for (int32_t i = 0; i < s->branch_count; i++)
-    if (s->branch[i].phase == EVERY) s->branch[i].phase = 0;
-}
-
 spec spec_random(uint32_t seed) {
   uint64_t space = seed * 0x2545F4914F6CDD1Du + 77, *state = &space;
   spec s;
@@ -224,7 +213,6 @@ spec spec_random(uint32_t seed) {
   draw_sizes(&s, state);
   draw_sinks(&s, state);
   draw_grid(&s, state);
-  spec_allow_each(&s);
   return s;
 }
 
@@ -298,7 +286,6 @@ spec spec_hopper(uint32_t seed) {
       draw_hopper_branch(&s, &s.branch[i], state);
   draw_hopper_conditions(&s, state);
   draw_hopper_sizes(&s, state);
-  spec_allow_each(&s);
   return s;
 }
 

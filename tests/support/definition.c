@@ -156,6 +156,7 @@ static bool level_keeps(const definition *c, const keeps *level, int64_t j) {
 }
 
 static bool selects_position(const branch *b, int64_t h, int64_t t) {
+  if (b->phase_kind == PHASE_EACH) return true;
   int64_t s = b->segment;
   int64_t inside = s ? wrap_around(t, s) : t;
   return wrap_around(inside, b->dilation) == b->phase[h];
@@ -173,6 +174,9 @@ bool definition_reaches(const definition *c, const branch *b, int64_t j) {
     return false;
   double s = (double)b->segment;
   if (s > 0 && floor((double)j / s) != floor((double)c->t / (double)s))
+    return false;
+  if (b->phase_kind == PHASE_EACH &&
+      wrap_around(c->t - b->shift, b->dilation) != wrap_around(j, b->dilation))
     return false;
   if (b->causal && j > c->t) return false;
   if (b->left != DIL_ENDLESS && j - c->t < -b->left) return false;

@@ -133,6 +133,7 @@ static bool selects_row(const law_place *at, const branch *b, int64_t k) {
   int64_t t = row_of(at, k) + key_count(at) - N;
   if (h < b->head_first || h > b->head_last || (b->segment && t < 0))
     return false;
+  if (b->phase_kind == PHASE_EACH) return true;
   int64_t inside = b->segment ? t % b->segment : t;
   return ((inside - b->phase[h]) % b->dilation) == 0;
 }

@@ -45,6 +45,7 @@ static int64_t phase_of(const pattern *p, int32_t index, int64_t h) {
   case PHASE_BLOCK: return h / (p->heads / r + (p->heads % r != 0));
   case PHASE_BRANCH: return index % r;
   case PHASE_KV: return h * p->kv_heads / p->heads % r;
+  case PHASE_EACH: return 0;
   default: return floor_mod(expr_eval(b->phase_expr, &point, false).integer, r);
   }
 }
@@ -234,7 +235,9 @@ static void random_geometry(arena *a, uint64_t *state, const pattern *p,
                             branch *b) {
   if (random_chance(state, 75)) b->segment = random_in(state, 1, 14);
   if (random_chance(state, 65)) b->dilation = random_in(state, 1, 6);
-  b->phase_kind = (phase_kind)random_in(state, PHASE_CYCLE, PHASE_EXPR);
+  b->phase_kind = (phase_kind)random_in(state, PHASE_CYCLE, PHASE_EACH);
+  if (b->phase_kind == PHASE_EACH)
+    b->shift = random_in(state, 0, b->dilation - 1);
   if (b->phase_kind == PHASE_EXPR)
     b->phase_expr = make_number(a, EXPR_SUB, make_leaf(a, EXPR_H_),
                                 make_int(a, random_in(state, 0, 5)));

@@ -57,19 +57,32 @@ static void list_pairs(const cover_listing *l, cover_count *count) {
     }
 }
 
+/* How many phases of a branch have tiles of their own. A shift of phases counts
+ * as a mask. */
+static int64_t turns_of(const branch *b) {
+  return branch_has_each(b) && !b->shift ? b->dilation : 1;
+}
+
+static bool is_chosen(const branch *b, int64_t h, int64_t turn,
+                      int64_t inside) {
+  if (branch_has_each(b) && b->shift) return true;
+  int64_t phase = branch_has_each(b) ? turn : b->phase[h];
+  return floor_mod(inside, b->dilation) == phase;
+}
+
 /* Rows or keys of one segment that a branch selects, in order. */
 typedef struct chosen {
   int64_t count, at[128];
 } chosen;
 
-static chosen choose_positions(const branch *b, int64_t h, int64_t segment,
-                               int64_t first, int64_t end) {
+static chosen choose_positions(const branch *b, int64_t h, int64_t turn,
+                               int64_t segment, int64_t first, int64_t end) {
   chosen all = {0, {0}};
   for (int64_t t = first; t < end; t++) {
     int64_t number = b->segment ? floor_div(t, b->segment) : 0;
     int64_t inside = b->segment ? floor_mod(t, b->segment) : t;
     if (number != segment) continue;
-    if (floor_mod(inside, b->dilation) == b->phase[h]) all.at[all.count++] = t;
+    if (is_chosen(b, h, turn, inside)) all.at[all.count++] = t;
   }
   return all;
 }
@@ -88,11 +101,11 @@ static void list_tile(const cover_listing *l, int32_t b, int64_t h,
 }
 
 static void list_segment(const cover_listing *l, int32_t index, int64_t h,
-                         int64_t segment, const int32_t size[2],
+                         int64_t turn, int64_t segment, const int32_t size[2],
                          cover_count *count) {
   const branch *b = &l->p->branch[index];
-  chosen keys = choose_positions(b, h, segment, 0, l->M);
-  chosen rows = choose_positions(b, h, segment, l->M - l->N, l->M);
+  chosen keys = choose_positions(b, h, turn, segment, 0, l->M);
+  chosen rows = choose_positions(b, h, turn, segment, l->M - l->N, l->M);
   for (int64_t x = 0; x < rows.count; x += size[0])
     for (int64_t y = 0; y < keys.count; y += size[1])
       list_tile(l, index, h, &rows, &keys, x, y, size, count);
@@ -104,8 +117,8 @@ static void list_tiles(const cover_listing *l, const int32_t size[2],
     const branch *of = &l->p->branch[b];
     int64_t segments = of->segment ? (l->M + of->segment - 1) / of->segment : 1;
     for (int64_t h = of->head_first; h <= of->head_last; h++)
-      for (int64_t k = 0; k < segments; k++)
-        list_segment(l, b, h, k, size, count);
+      for (int64_t k = 0; k < segments * turns_of(of); k++)
+        list_segment(l, b, h, k % turns_of(of), k / turns_of(of), size, count);
   }
 }
 
@@ -114,7 +127,8 @@ static void list_tiles(const cover_listing *l, const int32_t size[2],
 static bool has_conditions(const pattern *p) {
   for (int32_t b = 0; b < p->branch_count; b++) {
     const branch *of = &p->branch[b];
-    if (of->mask_count + of->keeps[0].count + of->keeps[1].count > 0)
+    if (of->mask_count + of->keeps[0].count + of->keeps[1].count > 0 ||
+        (branch_has_each(of) && of->shift))
       return true;
   }
   return false;

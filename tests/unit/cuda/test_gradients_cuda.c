@@ -55,6 +55,15 @@ static const struct {
      120},
     {"blocks", P(SMALL, "block 16; keep bi == bj || bj == 0; branch { }"), 1,
      130, 130},
+    {"every phase", P(SMALL, "causal; branch { dilation 5; phase each; }"), 1,
+     100, 120},
+    {"every phase less one, in segments",
+     P(SMALL, "branch { segment 42; dilation 4; phase each - 1; } branch { }"),
+     1, 100, 90},
+    {"union of dilations",
+     P(SMALL, "combine union; branch { dilation 4; } branch { dilation 3; "
+              "window 30, 9; } branch { dilation 6; phase each; }"),
+     1, 100, 120},
     {"union",
      P(SMALL, "combine union; branch { window 10, 10; } branch { mask j "
               "< 20; } branch { dilation 4; }"),

@@ -205,28 +205,30 @@ START_TEST(inputs_hide_new_names) {
 }
 END_TEST
 
-/* `phase branch` keeps the branch's number in the file. */
-START_TEST(each_phase_has_a_branch) {
+START_TEST(each_phase_is_one_branch) {
   parsed all = parse_program(
-      HEAD "branch first { dilation 3; phase each; } "
-           "branch other { dilation 5; phase branch; } branch { phase each; } }");
+      HEAD "branch { dilation 3; phase each; } "
+           "branch { dilation 5; phase branch; } branch { phase each; } "
+           "branch { dilation 4; phase each - 5; } "
+           "branch { dilation 4; phase each + 1; } }");
   const pattern *p = all.program->pattern[0];
   ck_assert_int_eq(p->branch_count, 5);
-  for (int32_t b = 0; b < 3; b++) ck_assert_int_eq(p->branch[b].phase[1], b);
-  ck_assert_str_eq(p->branch[0].name, "first");
-  ck_assert_ptr_null(p->branch[1].name);
-  ck_assert_int_eq(p->branch[3].phase[0], 1);
-  ck_assert_int_eq(p->branch[4].dilation, 1);
+  ck_assert(branch_has_each(&p->branch[0]));
+  ck_assert_int_eq(p->branch[1].phase[0], 1);
+  ck_assert(!branch_has_each(&p->branch[2]));
+  ck_assert_int_eq(p->branch[3].shift, 1);
+  ck_assert_int_eq(p->branch[4].shift, 3);
   expect_round(p);
-  arena_free(all.arena);
-  all = parse_program(HEAD "phase each; branch { segment 3; dilation 7; } "
-                           "branch { score s + 1; } }");
-  ck_assert_int_eq(all.program->pattern[0]->branch_count, 4);
   arena_free(all.arena);
   all = parse_program("let each = 5; " HEAD
                       "branch { dilation 3; phase each; } }");
-  ck_assert_int_eq(all.program->pattern[0]->branch_count, 1);
+  ck_assert(!branch_has_each(branch_of(&all, 0)));
   ck_assert_int_eq(branch_of(&all, 0)->phase[0], 2);
+  arena_free(all.arena);
+  all = parse_program(HEAD "input each : f32[H]; score s + each[h]; "
+                           "branch each { dilation 3; phase each; } }"
+                           "topology each { devices 1; }");
+  ck_assert(branch_has_each(branch_of(&all, 0)));
   arena_free(all.arena);
 }
 END_TEST
@@ -340,7 +342,7 @@ int main(void) {
   static const TTest *const *const tests[] = {
       &phases_by_kind, &branches_inherit, &heads_are_split,
       &names_are_spelled_out, &sizes_are_constants,
-      &each_phase_has_a_branch, &topologies_fill_in,
+      &each_phase_is_one_branch, &topologies_fill_in,
       &kernels_without_a_statement, &patterns_print_and_parse,
       &reference_examples, &counts_are_bounded};
   tcase_add_loop_test(all, files_hide_new_names, 0, HIDDEN);

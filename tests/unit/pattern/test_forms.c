@@ -30,7 +30,7 @@ static void put_term(FILE *out, uint64_t *state) {
   static const char *const plain[] = {"j <= i", "i == j", "j > i", "i >= j"};
   static const char *const residues[] = {
       "i %% %d == j %% %d", "(i - j) %% %d == 0", "0 == (j - i) %% %d",
-      "(i - j) %% %d == 1", "j %% %d == 0"};
+      "(i - j) %% %d == 1", "1 == (j - i) %% %d", "j %% %d == 0"};
   int kind = (int)random_in(state, 0, 9);
   int number = (int)random_in(state, 0, 12), r = (int)random_in(state, 2, 5);
   if (kind < 7)
@@ -38,7 +38,7 @@ static void put_term(FILE *out, uint64_t *state) {
   else if (kind < 8)
     fputs(plain[random_in(state, 0, 3)], out);
   else
-    fprintf(out, residues[random_in(state, 0, kind < 9 ? 2 : 4)], r, r);
+    fprintf(out, residues[random_in(state, 0, kind < 9 ? 2 : 5)], r, r);
 }
 
 static void put_mask(FILE *out, uint64_t *state) {
@@ -54,6 +54,7 @@ static void put_mask(FILE *out, uint64_t *state) {
 }
 
 static void put_branch(FILE *out, uint64_t *state) {
+  static const char *const phases[] = {"branch", "each", "each - 1"};
   fputs("branch { ", out);
   if (random_chance(state, 25)) fputs("causal; ", out);
   if (random_chance(state, 20))
@@ -61,7 +62,8 @@ static void put_branch(FILE *out, uint64_t *state) {
   if (random_chance(state, 20))
     fprintf(out, "segment %d; ", (int)random_in(state, 2, 12));
   if (random_chance(state, 15))
-    fprintf(out, "dilation %d; phase branch; ", (int)random_in(state, 1, 3));
+    fprintf(out, "dilation %d; phase %s; ", (int)random_in(state, 1, 3),
+            phases[random_in(state, 0, 2)]);
   if (random_chance(state, 80)) {
     fputs("mask ", out);
     put_mask(out, state);
@@ -145,18 +147,22 @@ static const struct {
 } forms[] = {
     {"i - j < 256 || j < 4", 2, true},
     {"j <= i || j < 2048", 2, true},
-    {"i % 4 == j % 4 && i - j >= 0 && i - j < 2048", 4, true},
-    {"(i - j) % 32 == 0", 32, true},
-    {"(i - j) % 33 == 0", 11, false},
-    {"(i - j) % 37 == 0", 1, false},
+    {"i % 4 == j % 4 && i - j >= 0 && i - j < 2048", 1, true},
+    {"(i - j) % 32 == 0", 1, true},
+    {"(i - j) % 33 == 7", 1, true},
+    {"(j - i) % 4096 == 0", 1, true},
+    {"(i - j) % 8191 == 0", 1, false},
+    {"(i - j) % 4 == 0 || (i - j) % 6 == 1", 2, true},
+    {"(i - j) % 4 == 0 || (i - j) % 6 == 2", 1, false},
+    {"(i - j) % 4 == 1 || (i - j) % 8 == 5", 1, true},
     {"i - j >= 5 && i - j < 9", 1, true},
     {"i - j < 5 || i - j >= 9", 2, true},
     {"i - j < 9 || i - j > 2147483646 || j < 4", 1, false},
     {"abs(i - j) < 9 || j < 5 || j >= 90 && j < 100", 4, true},
     {"i - j < 9 && i >= j || i - j < 99 && i >= j", 1, true},
-    {"i - j < 128 || (i - j) % 4 == 0", 5, true},
-    {"abs(i - j) < 128 || (i - j) % 4 == 0", 9, true},
-    {"i - j < 128 || (i - j) % 128 == 0", 33, false},
+    {"i - j < 128 || (i - j) % 4 == 0", 2, true},
+    {"abs(i - j) < 128 || (i - j) % 4 == 0", 3, true},
+    {"i - j < 128 || (i - j) % 128 == 0", 2, true},
     {"i < 4 || j < 4", 2, true},
     {"abs(i - j) <= 256 || i < 64 || j < 64", 3, true},
     {"i >= 0", 1, false},
@@ -183,13 +189,15 @@ END_TEST
 
 /* ---- `phase each` -------------------------------------------------------- */
 
-static bool each_meets(int64_t t, int64_t j, int64_t s, int64_t r, int64_t w) {
+static bool each_meets(int64_t t, int64_t j, int64_t s, int64_t r, int64_t c,
+                       int64_t w) {
   if (s && (t < 0 || t / s != j / s)) return false;
   int64_t away = t - j;
-  return away >= 0 && away <= w && away % r == 0;
+  return away >= 0 && away <= w && away % r == c % r;
 }
 
-/* Rows of every residue of a segment see their own: keys whole steps away. */
+/* Rows of every residue of a segment see their own, or one that is c less: keys c
+ * and whole steps away. */
 START_TEST(each_row_sees_its_residue) {
   uint64_t state = 3;
   for (int round = 0; round < 300; round++) {
@@ -197,19 +205,19 @@ START_TEST(each_row_sees_its_residue) {
     fresh_memory();
     int64_t s = random_in(&state, 0, 20), r = random_in(&state, 1, 9);
     int64_t w = random_in(&state, 0, 30), M = random_in(&state, 1, 40);
-    int64_t N = random_in(&state, 1, 50);
+    int64_t N = random_in(&state, 1, 50), c = random_in(&state, 0, 12);
     char segment[32] = "";
     if (s) snprintf(segment, sizeof segment, "segment %d;", (int)s);
     snprintf(text, sizeof text,
              "pattern p { heads 2; head_dim 8; dtype f32; branch { %s "
-             "dilation %d; phase each; window %d, 0; } }",
-             segment, (int)r, (int)w);
+             "dilation %d; phase each - %d; window %d, 0; } }",
+             segment, (int)r, (int)c, (int)w);
     const pattern *p = pattern_normalise(memory, parsed(text));
     expr_point point = {.B = 1, .N = (int32_t)N, .M = (int32_t)M};
     for (int64_t t = M - N; t < M; t++)
       for (int64_t j = 0; j < M; j++)
         ck_assert_msg(times_of(p, 1, t, j, &point) ==
-                          each_meets(t, j, s, r, w),
+                          each_meets(t, j, s, r, c, w),
                       "row %d, key %d of\n%s", (int)t, (int)j, text);
   }
 }

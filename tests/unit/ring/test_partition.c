@@ -62,6 +62,9 @@ static pattern *sample(arena *a, uint64_t *state) {
     b->segment = random_chance(state, 30) ? 0 : random_in(state, 1, 60);
     b->dilation = random_in(state, 1, 7);
     b->phase_kind = (phase_kind)random_in(state, PHASE_CYCLE, PHASE_KV);
+    if (random_chance(state, 30)) b->phase_kind = PHASE_EACH;
+    if (b->phase_kind == PHASE_EACH)
+      b->shift = random_in(state, 0, b->dilation - 1);
     b->causal = random_chance(state, 40);
     if (random_chance(state, 40)) b->left = random_in(state, 0, 20);
     if (random_chance(state, 40)) b->right = random_in(state, 0, 20);

@@ -24,6 +24,12 @@ static bool is_masked(const dil_table *t) {
   return masked;
 }
 
+static bool has_each(const dil_table *t) {
+  bool some = false;
+  for (int32_t b = 0; b < t->branch_count; b++) some |= t->branches[b].each;
+  return some;
+}
+
 bool has_row_ranges(const dil_table *t) {
   bool some = false;
   for (int32_t i = 0; i < t->predicate_count; i++)
@@ -54,6 +60,7 @@ static void put_sizes(source_text *s, const plan *p) {
   put(s, "#define DROPOUT %lluu\n",
       (unsigned long long)(t->dropout * 4294967296.0));
   put(s, "#define DROPOUT_KEPT %.9ef\n", 1 / (1 - t->dropout));
+  put_number(s, "EACH", has_each(t));
   put_number(s, "BRANCHES", t->branch_count);
   put_number(s, "PASSES", t->pass_count);
   put_number(s, "INPUTS", dil_table_reads(t));
@@ -64,9 +71,10 @@ static void put_branches(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_branch_row dil_branches[BRANCHES] = {\n");
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *row = &t->branches[b];
-    put(s, "  {%lld, %lld, %d, %d, %d, %d},\n",
+    put(s, "  {%lld, %lld, %d, %d, %d, %d, %lld},\n",
         (long long)clamped(row->segment), (long long)clamped(row->dilation),
-        row->head_first, row->head_last, row->predicate, row->chain);
+        row->head_first, row->head_last, row->predicate, row->chain,
+        row->each ? (long long)clamped(row->shift) : -1);
   }
   put(s, "};\n__device__ const int dil_phases[BRANCHES * HEADS] = {\n");
   for (int32_t b = 0; b < t->branch_count; b++) {
