@@ -356,7 +356,7 @@ static dil_status explain_ring(arena *a, const compilation *c, cost_report *r) {
   mesh on = place_mesh(c->pattern, c->topology);
   return exchange_cost_of(a, c->plan, &on, c->topology, r->B, r->N, r->M,
                           r->seconds,
-                          r->gpu || c->topology->link == LINK_NCCL,
+                          r->gpu || c->topology->link == LINK_NCCL, r->backward,
                           r->topology = ARENA_NEW(a, exchange_cost));
 }
 

@@ -82,15 +82,24 @@ typedef struct exchange_cost {
   double *pairs;       /* [ring]; masks not looked at, long shards sampled */
   double compute, transfer; /* seconds of the busiest rank */
   bool exact;          /* the bytes are the least that the pattern needs */
+  bool backward;       /* the runs are backward, too */
+  double sums;         /* then: bytes of f32 sums that the rank of most rows
+                          has */
 } exchange_cost;
 
 /* on: the mesh of the topology, as a run takes it; seconds: what the whole call
- * takes on one device. */
+ * takes on one device; backward: the runs are backward, too. */
 dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
                             const topology *t, int64_t B, int64_t N, int64_t M,
-                            double seconds, bool on_gpu, exchange_cost *cost);
+                            double seconds, bool on_gpu, bool backward,
+                            exchange_cost *cost);
 /* A line a rank, a table of who sends what, and the prediction. */
 void exchange_cost_print(const exchange_cost *cost, FILE *out);
+/* Bytes that a place in the ring sends and receives in a run backward: keys and
+ * values as in a run forward, twice where such a run makes states first, and
+ * their gradients in f32 the other way. */
+double exchange_backward_sends(const exchange_cost *cost, int32_t rank);
+double exchange_backward_receives(const exchange_cost *cost, int32_t rank);
 struct json_t *exchange_cost_json(const exchange_cost *cost);
 
 #endif

@@ -87,6 +87,48 @@ static int64_t sent(const exchange_cost *b, int32_t rank) {
   return sum;
 }
 
+/* ---- a run backward ------------------------------------------------------ */
+
+/* How often keys and values travel: a run forward makes states first where a
+ * branch has a softmax or a delta of its own. */
+static double key_trips(const exchange_cost *b) {
+  const dil_table *t = &b->plan->table;
+  return combine_is_additive(t) || t->detached ? 2 : 1;
+}
+
+/* Bytes of gradients for a byte of keys and values. */
+static double return_share(const exchange_cost *b) {
+  return (double)sizeof(float) / (double)dil_dtype_size(b->plan->table.dtype);
+}
+
+double exchange_backward_sends(const exchange_cost *b, int32_t rank) {
+  return key_trips(b) * (double)sent(b, rank) +
+         return_share(b) * (double)received(b, rank);
+}
+
+double exchange_backward_receives(const exchange_cost *b, int32_t rank) {
+  return key_trips(b) * (double)received(b, rank) +
+         return_share(b) * (double)sent(b, rank);
+}
+
+/* The sums of a rank's own rows, and those of another rank's keys under way. */
+static double sum_bytes(const exchange_cost *b, int64_t B) {
+  const dil_table *t = &b->plan->table;
+  int64_t queries = 0, keys = 0;
+  for (int32_t i = 0; i < b->mesh.ring; i++) {
+    queries = maximum(queries, b->queries[i]);
+    keys = maximum(keys, b->keys[i]);
+  }
+  head_partition share =
+      partition_heads(t->heads, t->kv_heads, b->mesh.heads, 0);
+  double batch = (double)((B + b->mesh.batch - 1) / b->mesh.batch);
+  double rows = (double)queries * share.heads * t->head_dim;
+  double own = (double)keys * share.kv_heads * (t->head_dim + t->value_dim);
+  return sizeof(float) * batch * (rows + own * (b->mesh.ring > 1 ? 2 : 1));
+}
+
+/* ---- a prediction -------------------------------------------------------- */
+
 /* The busiest rank's share of the whole call's seconds. */
 static void predict(exchange_cost *b, double seconds) {
   double all = 0, most = 0;
@@ -117,7 +159,8 @@ static void count_rows(arena *a, const ring_shape *r, int64_t B,
 
 dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
                             const topology *t, int64_t B, int64_t N, int64_t M,
-                            double seconds, bool on_gpu, exchange_cost *cost) {
+                            double seconds, bool on_gpu, bool backward,
+                            exchange_cost *cost) {
   mask_bounds bounds = {of, B, N, M};
   partition_mask mask = mask_bounds_of(&bounds);
   *cost =
@@ -134,6 +177,8 @@ dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
   count_rows(a, &r, B, cost);
   status = count_bytes(a, &r, B, cost);
   predict(cost, seconds);
+  cost->backward = backward;
+  cost->sums = backward ? sum_bytes(cost, B) : 0;
   return status;
 }
 
@@ -242,6 +287,26 @@ static void print_choice(const exchange_cost *b, FILE *out) {
             quantity_time(b->choice.seconds + b->choice.saved, bytes));
 }
 
+/* What a run backward moves, place by place. */
+static void print_backward(const exchange_cost *b, FILE *out) {
+  char in[QUANTITY_TEXT], away[QUANTITY_TEXT], all[QUANTITY_TEXT];
+  double there = 0;
+  if (!b->backward) return;
+  for (int32_t i = 0; i < b->mesh.ring; i++) there += (double)received(b, i);
+  fprintf(out, "backward   keys come: %s of k and v%s, ",
+          quantity_bytes(there * key_trips(b), in),
+          key_trips(b) > 1 ? " (twice: once for states of branches)" : "");
+  fprintf(out, "%s of dk and dv go back in f32;\n           sums of %s a rank\n",
+          quantity_bytes(there * return_share(b), away),
+          quantity_bytes(b->sums, all));
+  if (b->mesh.ring < 2) return;
+  fprintf(out, "%8s %11s %11s\n", "rank", "sends", "receives");
+  for (int32_t i = 0; i < b->mesh.ring; i++)
+    fprintf(out, "%8d %11s %11s\n", i,
+            quantity_bytes(exchange_backward_sends(b, i), away),
+            quantity_bytes(exchange_backward_receives(b, i), in));
+}
+
 void exchange_cost_print(const exchange_cost *b, FILE *out) {
   char compute[QUANTITY_TEXT], transfer[QUANTITY_TEXT], all[QUANTITY_TEXT];
   double sum = 0;
@@ -264,6 +329,7 @@ void exchange_cost_print(const exchange_cost *b, FILE *out) {
           quantity_time(fmax(b->compute, b->transfer), all),
           quantity_time(b->compute, compute),
           quantity_time(b->transfer, transfer), 100 * hidden);
+  print_backward(b, out);
 }
 
 static json_t *choice_json(const exchange_cost *b) {
@@ -281,15 +347,25 @@ static json_t *choice_json(const exchange_cost *b) {
   return branches;
 }
 
+static json_t *rank_json(const exchange_cost *b, int32_t i) {
+  json_t *rank = json_pack("{s:I, s:I, s:I, s:I, s:f}", "queries",
+                           (json_int_t)b->queries[i], "keys",
+                           (json_int_t)b->keys[i], "sends",
+                           (json_int_t)sent(b, i), "receives",
+                           (json_int_t)received(b, i), "pairs", b->pairs[i]);
+  if (!b->backward) return rank;
+  json_object_set_new(rank, "backward_sends",
+                      json_integer((json_int_t)exchange_backward_sends(b, i)));
+  json_object_set_new(
+      rank, "backward_receives",
+      json_integer((json_int_t)exchange_backward_receives(b, i)));
+  return rank;
+}
+
 json_t *exchange_cost_json(const exchange_cost *b) {
   json_t *ranks = json_array();
   for (int32_t i = 0; i < b->mesh.ring; i++)
-    json_array_append_new(
-        ranks, json_pack("{s:I, s:I, s:I, s:I, s:f}", "queries",
-                         (json_int_t)b->queries[i], "keys",
-                         (json_int_t)b->keys[i], "sends",
-                         (json_int_t)sent(b, i), "receives",
-                         (json_int_t)received(b, i), "pairs", b->pairs[i]));
+    json_array_append_new(ranks, rank_json(b, i));
   return json_pack("{s:s, s:i, s:i, s:i, s:f, s:o, s:o, s:b, s:f, s:f}", "name",
                    b->topology->name, "ring", b->mesh.ring, "heads",
                    b->mesh.heads, "batch", b->mesh.batch, "link_bytes_second",

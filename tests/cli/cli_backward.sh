@@ -65,6 +65,24 @@ is "gradients on a ring of four" checked "^ring  *4 ranks, .* between them" \
 is "gradients on a mesh" checked "^ring  *4 ranks, .* between them" \
   "$TMP/ring.dil" -D w=16 --seq 600 --topology mesh --dlse random
 
+# All bytes that move are foretold, K and V twice where states are made first.
+foretold() { # file, options...
+  "$DIL" run "$@" --random 3 --backward --json >"$TMP/ran.json" &&
+    "$DIL" explain "$@" --backward --json >"$TMP/told.json" || return 1
+  moved=$(sed -n 's/.*"bytes_moved": \([0-9]*\).*/\1/p' "$TMP/ran.json")
+  told=$(grep -o '"backward_receives": [0-9]*' "$TMP/told.json" |
+    awk '{ n += $2 } END { print n + 0 }')
+  echo "moved ${moved:-nothing}, foretold $told"
+  [ "${moved:-0}" -eq "$told" ] && [ "$told" -gt 0 ]
+}
+is "the bytes that a ring moves are foretold" foretold "$TMP/ring.dil" -D w=16 \
+  --seq 600 --topology four
+is "and those of a mesh" foretold "$TMP/ring.dil" -D w=16 --seq 600 \
+  --topology mesh
+echo 'topology pair { devices 2; }' >>"$TMP/mean.dil"
+is "and with states of branches" foretold "$TMP/mean.dil" --seq 60 \
+  --topology pair
+
 small="examples/longnet.dil -D w=16 --seq 200 --random 3"
 same_bits() {
   "$DIL" run $small --backward --threads 1 --dq "$TMP/q1.npy" \
