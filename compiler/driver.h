@@ -86,9 +86,6 @@ bool driver_apply_wisdom_chip(compilation *c, const char *chip);
 /* Removes the knobs again, where no kernel can be made with them. */
 void driver_drop_knobs(compilation *c);
 wisdom_query driver_wisdom_query(const compilation *c);
-/* DIL_INPUT for `keep top` and `keep mass`, which choose blocks by the numbers
- * in q and k: a command that knows shapes alone would miscount them. */
-dil_status driver_shapes_decide(const compilation *c);
 
 /* The request for the code of a planned compilation, on the context's device.
  * It borrows `c`. */

@@ -150,21 +150,6 @@ void stage_verify_pattern(const compilation *c) {
   if (c->pattern) pattern_verify(c->pattern);
 }
 
-dil_status driver_shapes_decide(const compilation *c) {
-  int before = diag_errors(c->diag);
-  for (int32_t b = 0; b < c->pattern->branch_count; b++)
-    for (int32_t level = 0; level < 2; level++) {
-      const keeps *all = &c->pattern->branch[b].keeps[level];
-      for (int32_t k = 0; k < all->count; k++)
-        if (all->keep[k].kind == KEEP_TOP || all->keep[k].kind == KEEP_MASS)
-          diag_report(c->diag, SEVERITY_ERROR, all->keep[k].at, NULL,
-                      "`keep %s` chooses blocks by the numbers in q and k, "
-                      "which are not known here",
-                      all->keep[k].kind == KEEP_TOP ? "top" : "mass");
-    }
-  return diag_errors(c->diag) > before ? DIL_INPUT : DIL_OK;
-}
-
 /* ---- place --------------------------------------------------------------- */
 
 static dil_status named_topology(const program *p, const char *name,

@@ -126,7 +126,7 @@ static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
 %token SEGMENT "segment" DILATION "dilation" CAUSAL "causal" PHASE "phase"
 %token CYCLE "cycle" BLOCK "block" WINDOW "window" MASK "mask" SCORE "score"
 %token SINK "sink" KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
-%token GRID "grid" NEIGHBORHOOD "neighborhood"
+%token GRID "grid" NEIGHBORHOOD "neighborhood" SHARED "shared"
 %token DEVICES "devices" RING "ring" BATCH "batch" TIMEOUT "timeout"
 %token LAYOUT "layout" CONTIGUOUS "contiguous" ZIGZAG "zigzag"
 %token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi"
@@ -145,7 +145,7 @@ static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
 
 %nterm <statement *> edition item import let pattern topology schedule kernel
 %nterm <statement *> pattern_statement branch_statement common
-%nterm <statement *> topology_statement knob on with
+%nterm <statement *> topology_statement knob on with estimate
 %nterm <statement_list> items pattern_block pattern_statements
 %nterm <statement_list> branch_block branch_statements
 %nterm <statement_list> topology_block topology_statements
@@ -314,14 +314,31 @@ common:
     $$ = named(chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $rows, @rows);
     $$->child = from_lists(r, @rows, $rows, @cols, $cols);
   }
-| "keep" "top" expr "by" "mean" ';' {
+| "keep" "top" expr "by" estimate ';' {
     $$ = chosen(r, WORD_KEEP, @1, WORD_TOP, @2);
-    $$->args = term_list_add($$->args, $3);
+    $$->args = alone($3);
+    $$->child = $estimate;
   }
-| "keep" "mass" expr "by" "mean" ';' {
+| "keep" "mass" expr "by" estimate ';' {
     $$ = chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
-    $$->args = term_list_add($$->args, $3);
+    $$->args = alone($3); /* refused */
+    $$->child = $estimate;
   }
+| "keep" "mass" expr[share] ',' expr[most] "by" estimate ';' {
+    $$ = chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
+    $$->args = term_list_add(alone($share), $most);
+    $$->child = $estimate;
+  }
+| "shared" "kv" ';' { $$ = statement_new(r, WORD_SHARED, @1); }
+
+/* What blocks are chosen by; an input has a name. */
+estimate:
+  "mean"      { $$ = statement_new(r, WORD_MEAN, @1); }
+| "mean" NAME {
+    ast_expect_each(r, @2, $2);
+    $$ = named(statement_new(r, WORD_MEAN, @1), $2, @2);
+  }
+| NAME        { $$ = named(statement_new(r, WORD_INPUT, @1), $1, @1); }
 
 axes:
   NAME          { $$ = alone(term_axis(r, @1, $1)); }

@@ -63,6 +63,10 @@ typedef struct dil_arch {
   /* out[i] = {even[i], odd[i]} of bf16; true when all are finite. */
   bool (*interleave)(const uint16_t *even, const uint16_t *odd, int32_t n,
                      uint16_t *out);
+  /* out[n][lane] = sum of rows[n][d] * panel[d][lane] over d below width, in
+   * their order, for 16 lanes; each row has `width` elements. */
+  void (*panel)(const float *rows, int32_t count, const float *panel,
+                int32_t width, float *out);
   /* words[lane] holds `count` 32-bit words: out[word][lane]. Here and below
    * lanes is a multiple of 8, and what has lanes is aligned to 64 bytes. */
   void (*words_to_lanes)(const float *const *words, int32_t count,

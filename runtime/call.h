@@ -51,6 +51,9 @@ typedef struct dil_call {
   uint32_t random;          /* q, k, v without data hold dil_normal of this
                                seed and 0, 1, 2: who computes makes them */
   struct dil_watch *watch;  /* how far the call is; NULL: nobody looks on */
+  const dil_tensor *made;   /* the lists that choices make, at the places of the
+                               inputs behind the call's own: a kernel writes
+                               them, the oracle reads them. NULL: not wanted */
 } dil_call;
 
 /* The gradients of one call, as the run time sees them. The call is the one that

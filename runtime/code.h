@@ -61,6 +61,10 @@ typedef enum dil_dropout_side {
   DIL_DROPOUT_ROW, DIL_DROPOUT_KEY
 } dil_dropout_side;
 
+/* Bits of dil_code.keeps: a keep beside the choice holds the block; the keeps of
+ * the other level let it through. */
+enum { DIL_KEEPS_HELD = 1, DIL_KEEPS_LET = 2 };
+
 typedef enum dil_cover { DIL_EMPTY, DIL_PARTIAL, DIL_FULL } dil_cover;
 
 /* Entry points of a tile kernel: `lanes` query rows by up to `tile_keys`
@@ -157,6 +161,9 @@ typedef struct dil_code {
                    int32_t t1, int32_t j0, int32_t j1);
   /* Dimension `axis` of input `index` as the call must bring it. */
   int64_t (*dimension)(int32_t index, int32_t axis, const dil_env *env);
+  /* Whether other keeps of the branch of choice `choice` hold the blocks of i and
+   * j (bits DIL_KEEPS_...). NULL when no choice asks. */
+  int32_t (*keeps)(int32_t choice, const dil_env *env, int32_t i, int32_t j);
   /* The random words of dropout for n positions, of rows or of keys. */
   void (*dropout_words)(const int32_t *at, int64_t n, dil_dropout_side side,
                         const dil_env *env, uint32_t *words);
@@ -189,6 +196,7 @@ typedef struct dil_code {
 #define DIL_CODE_FUNCTIONS(X)                                                  \
   X(TILES, qk) X(TILES, softmax) X(TILES, softmax_drop) X(TILES, pv)           \
   X(TILES, cover) X(TILES, dimension) X(TILES, dropout_words) X(TILES, sink)   \
+  X(TILES, keeps) X(ROWS, keeps)                                               \
   X(ROWS, row_qk) X(ROWS, row_softmax) X(ROWS, row_softmax_drop)               \
   X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)                            \
   X(ROWS, dropout_words) X(ROWS, sink)                                         \

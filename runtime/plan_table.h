@@ -134,6 +134,55 @@ typedef struct dil_input {
   int32_t query_block, block;
 } dil_input;
 
+/* Returns whether something that the call does not bring is the table of lists;
+ * otherwise it is a list that a choice makes. */
+static inline bool dil_input_is_table(const dil_input *in) {
+  return in->rows != in->cols;
+}
+
+/* What a choice of blocks goes by: the mean query of a block, each of its
+ * queries, or numbers of the call. */
+typedef enum dil_estimate {
+  DIL_ESTIMATE_MEAN, DIL_ESTIMATE_EACH, DIL_ESTIMATE_INPUT
+} dil_estimate;
+
+/* `keep top` or `keep mass` of a branch: for each block of queries it chooses
+ * blocks of keys among those that the branch reaches, and writes lists of them in
+ * the form CSR (runtime/base/lists.h), sorted. */
+typedef struct dil_choice {
+  int32_t branch;
+  int32_t rows;         /* the made inputs: rows, rows + 1 (cols), their table */
+  int32_t query_block, block;
+  int64_t left, right;  /* the branch's window; causal is right = 0 */
+  int32_t most;         /* blocks for a block of queries, the diagonal included */
+  double share;         /* of `keep mass`; 0: it is `keep top` */
+  dil_estimate estimate;
+  int32_t gate;         /* the input of DIL_ESTIMATE_INPUT */
+  bool shared;          /* heads of a key/value head choose together */
+  bool asks;            /* other keeps decide about blocks: dil_code.keeps */
+} dil_choice;
+
+/* Blocks of keys that hold a position of one block of queries, at most. */
+static inline int64_t dil_choice_diagonals(const dil_choice *c) {
+  int64_t a = c->query_block, b = c->block;
+  while (b) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return (c->block - a + c->query_block - 1) / c->block + 1;
+}
+static inline int64_t dil_choice_blocks(int64_t M, int64_t block) {
+  return (M + block - 1) / block;
+}
+/* Entries that a list has room for where a call has M keys. */
+static inline int64_t dil_choice_room(const dil_choice *c, int64_t M) {
+  int64_t most = c->most, blocks = dil_choice_blocks(M, c->block);
+  if (c->right <= 0 && most < dil_choice_diagonals(c))
+    most = dil_choice_diagonals(c);
+  return most < blocks ? most : blocks;
+}
+
 /* The size of a dimension that is whatever the call brings. */
 enum { DIL_ANY_SIZE = -1 };
 
@@ -161,12 +210,15 @@ typedef struct dil_table {
   bool sinks;               /* rows begin with dil_code.sink */
   uint64_t sink_branches;   /* branches with sinks of their own */
   bool lse_allowed;
-  int32_t made_count;       /* tables made of lists: they follow the inputs */
+  int32_t made_count;       /* tables made of lists and lists that are chosen: they
+                             * follow the inputs */
+  int32_t choice_count;
   dil_grid grid;
   const dil_branch *branches;
   const dil_pass *passes;
   const dil_predicate *predicates;
   const dil_input *inputs;
+  const dil_choice *choices;
 } dil_table;
 
 /* Counts the arrays that expressions read: inputs of a call and tables made of

@@ -139,8 +139,7 @@ static void each_condition(const branch *b,
   for (int32_t i = 0; i < b->mask_count; i++) visit(context, b->mask[i]);
   for (int32_t level = 0; level < 2; level++)
     for (int32_t i = 0; i < b->keeps[level].count; i++)
-      if (b->keeps[level].keep[i].kind == KEEP_EXPR)
-        visit(context, b->keeps[level].keep[i].condition);
+      visit(context, b->keeps[level].keep[i].condition);
 }
 
 static void work_of(void *context, const expr *e) {

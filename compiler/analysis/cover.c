@@ -39,8 +39,7 @@ static bool branch_serves(const branch *b, int64_t h) {
 static bool level_sees_head(const keeps *level) {
   for (int32_t k = 0; k < level->count; k++) {
     const keep *one = &level->keep[k];
-    if (one->kind == KEEP_EXPR && expr_uses(one->condition, EXPR_H_))
-      return true;
+    if (expr_uses(one->condition, EXPR_H_)) return true;
   }
   return false;
 }

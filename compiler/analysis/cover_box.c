@@ -86,10 +86,8 @@ static interval constant_bounds(bool truth) {
   return (interval){truth, truth, false};
 }
 
-/* `top` and `mass` choose by q and k, which are not here: all is kept. */
 static interval keep_bounds(const keep *k, const expr_box *at) {
-  return k->kind == KEEP_EXPR ? expr_bounds(k->condition, at)
-                              : constant_bounds(true);
+  return expr_bounds(k->condition, at);
 }
 
 static interval condition_bounds(const cover_condition *one,
@@ -125,10 +123,7 @@ static bool condition_holds(const cover_condition *one, const expr_box *at) {
   if (one->mask) return expr_eval(one->mask, &at->point, false).integer != 0;
   for (int32_t k = 0; k < one->level->count; k++) {
     const keep *any = &one->level->keep[k];
-    if (any->kind == KEEP_EXPR
-            ? expr_eval(any->condition, &at->point, false).integer != 0
-            : keep_bounds(any, at).high != 0)
-      return true;
+    if (expr_eval(any->condition, &at->point, false).integer != 0) return true;
   }
   return false;
 }

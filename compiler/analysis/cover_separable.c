@@ -64,8 +64,7 @@ static bool separate_condition(separation *s, const cover_condition *one) {
   if (one->mask) return separate_expr(s, one->mask);
   for (int32_t k = 0; k < one->level->count; k++) {
     const keep *any = &one->level->keep[k];
-    if (any->kind != KEEP_EXPR || !separate_expr(s, any->condition))
-      return false;
+    if (!separate_expr(s, any->condition)) return false;
   }
   return true;
 }

@@ -23,10 +23,7 @@ static bool same_level(const keeps *a, const keeps *b) {
   if (a->count != b->count || a->block != b->block) return false;
   for (int32_t k = 0; k < a->count; k++) {
     const keep *x = &a->keep[k], *y = &b->keep[k];
-    if (x->kind != y->kind || x->amount != y->amount)
-      return false;
-    if (x->kind == KEEP_EXPR && !expr_same(x->condition, y->condition))
-      return false;
+    if (!expr_same(x->condition, y->condition)) return false;
   }
   return true;
 }
@@ -73,7 +70,7 @@ static bool is_condition_relative(const cover_condition *one) {
   if (one->mask) return is_relative(one->mask);
   for (int32_t k = 0; k < one->level->count; k++) {
     const keep *any = &one->level->keep[k];
-    if (any->kind == KEEP_EXPR && !is_relative(any->condition)) return false;
+    if (!is_relative(any->condition)) return false;
   }
   return true;
 }

@@ -291,10 +291,12 @@ dil_status accuracy_check(const call_setup *b, double pairs, double budget,
                           accuracy *v) {
   *v = (accuracy){.total = total_rows(b), .good = true};
   v->rows = accuracy_rows(b, pairs, budget);
-  if (v->rows == 0) return DIL_OK;
+  dil_status status = choice_accuracy_check(b->pattern, &b->call, budget,
+                                            &v->chosen);
+  if (status || v->rows == 0) return status;
   accuracy_work c = {b, v, calloc((size_t)v->rows, sizeof(row_result)), NULL};
   if (!c.row) return dil_fail(DIL_MEMORY, "no memory to check the result");
-  dil_status status = bring_rows(&c);
+  status = bring_rows(&c);
   if (!status) status = each_row(&c, "checking", compare_row);
   if (!status) decide_accuracy(&c, v);
   if (!status && !v->good && !v->torn) {
@@ -303,6 +305,10 @@ dil_status accuracy_check(const call_setup *b, double pairs, double budget,
   }
   free(c.row);
   return status;
+}
+
+bool accuracy_is_good(const accuracy *v) {
+  return v->good && (!v->chosen.total || v->chosen.good);
 }
 
 static void print_element(const accuracy_element *at, FILE *out) {
@@ -326,4 +332,5 @@ void accuracy_print(const accuracy *v, FILE *out) {
     fprintf(out, ", lse %.2g (at most %.2g)", v->lse_error, v->lse_bound);
   fputc('\n', out);
   if (!v->good) print_element(&v->worst, out);
+  choice_accuracy_print(&v->chosen, out);
 }

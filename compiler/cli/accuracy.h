@@ -10,6 +10,13 @@ typedef struct accuracy_element { /* one element that differs */
   double got, want;
 } accuracy_element;
 
+/* Lists of the choices of blocks. */
+typedef struct choice_accuracy {
+  int64_t lists, total; /* checked, in all; total 0: there is no choice */
+  bool good;
+  char fault[200];      /* the first, when not good */
+} choice_accuracy;
+
 typedef struct accuracy {
   int64_t rows, total;  /* (batch row, query, head) rows: checked, in all */
   int64_t nan_rows;     /* checked, where both have the same NaN somewhere */
@@ -23,7 +30,14 @@ typedef struct accuracy {
   bool torn;               /* a NaN or infinity stands on one side only */
   bool good;
   accuracy_element worst; /* farthest out of bounds, when not good */
+  choice_accuracy chosen;
 } accuracy;
+
+/* choice_accuracy.c: the lists of a call that ran, as many as `budget` seconds
+ * allow. The rows are compared with these lists. */
+dil_status choice_accuracy_check(const pattern *p, const dil_call *call,
+                                 double budget, choice_accuracy *v);
+void choice_accuracy_print(const choice_accuracy *v, FILE *out);
 
 /* The errors of the rows of a tensor [B, N, H, D]. */
 typedef struct accuracy_sum {
@@ -52,6 +66,8 @@ double accuracy_looks(const call_setup *b);
  * stretches of all rows (always the same). pairs: as cover counts them. */
 dil_status accuracy_check(const call_setup *b, double pairs, double budget,
                           accuracy *v);
+/* Rows and lists of blocks. */
+bool accuracy_is_good(const accuracy *v);
 /* The number of such rows, and the index-th of them. Every process that has the
  * call's sizes gets the same. */
 int64_t accuracy_rows(const call_setup *b, double pairs, double budget);

@@ -12,7 +12,8 @@ enum { SHARE = 10 }; /* one block in so many */
 
 int32_t call_lists_of(const pattern *p, int32_t input) {
   for (int32_t made = p->input_count; made < pattern_reads(p); made++)
-    if (p->input[made].rows == input || p->input[made].cols == input)
+    if (dil_input_is_table(&p->input[made]) &&
+        (p->input[made].rows == input || p->input[made].cols == input))
       return made;
   return -1;
 }
@@ -67,6 +68,7 @@ dil_status call_lists_make(call_setup *b) {
        made++) {
     const dil_input *in = &p->input[made];
     const dil_tensor *rows = &b->inputs[in->rows], *cols = &b->inputs[in->cols];
+    if (!dil_input_is_table(in) || in->rows >= p->input_count) continue;
     b->inputs[made] = dil_lists_table(in, rows, b->size[CALL_M], NULL);
     if (!rows->data || !cols->data) continue;
     status = dil_lists_check(in, p->input, rows, cols, &b->inputs[made]);

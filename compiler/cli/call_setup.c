@@ -132,7 +132,7 @@ static bool branch_keeps_by(const branch *b, int32_t input) {
   for (int32_t level = 0; level < 2; level++)
     for (int32_t i = 0; i < b->keeps[level].count; i++) {
       const keep *k = &b->keeps[level].keep[i];
-      if (k->kind == KEEP_EXPR && expr_reads(k->condition, input)) return true;
+      if (expr_reads(k->condition, input)) return true;
     }
   return false;
 }
@@ -272,9 +272,11 @@ dil_status call_setup_inputs(call_setup *b, bool all) {
   dil_status status = check_array_names(b);
   for (int32_t i = 0; !status && i < b->pattern->input_count; i++)
     status = make_input(b, i, all || call_input_decides(b->pattern, i));
-  if (!status) status = call_lists_make(b);
   b->call.inputs = b->inputs;
   b->call.input_count = b->pattern->input_count;
+  if (!status) status = call_lists_make(b);
+  if (!status) status = call_choices_make(b);
+  if (!status && !all) status = call_choices_expect(b);
   return status;
 }
 

@@ -137,6 +137,16 @@ bool call_lists_random(call_setup *b, int32_t input, uint32_t number);
  * block. */
 dil_status call_lists_make(call_setup *b);
 
+/* ---- call_choices.c: blocks chosen by their scores ----------------------- */
+
+bool call_has_choices(const pattern *p);
+/* Room for the lists of the call, which a run fills. */
+dil_status call_choices_make(call_setup *b);
+/* After a run: the tables of these lists. */
+dil_status call_choices_take(call_setup *b);
+/* Without a run: lists by q and k, or such as are to be expected; and tables. */
+dil_status call_choices_expect(call_setup *b);
+
 /* ---- call_pages.c: --pages ----------------------------------------------- */
 
 bool call_pages_are_random(const options *o);

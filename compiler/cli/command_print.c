@@ -9,7 +9,6 @@ static dil_status print_cover(arena *a, const options *o, driver_request *r,
   call_setup b;
   r->last = STAGE_pattern;
   dil_status status = driver_compile(r, c);
-  if (!status) status = driver_shapes_decide(c);
   if (status) return status;
   status = call_setup_open(a, o, c->pattern, &b);
   if (!status) status = call_setup_sizes(&b, COVER_QUERIES);

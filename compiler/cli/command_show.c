@@ -97,7 +97,6 @@ dil_status command_show(arena *a, const options *o) {
   driver_request r = command_request(o, 0);
   r.last = STAGE_pattern;
   dil_status status = driver_compile(&r, &c);
-  if (!status) status = driver_shapes_decide(&c);
   if (status) return message_compiled(o, &c, status);
   call_setup b;
   status = call_setup_open(a, o, c.pattern, &b);

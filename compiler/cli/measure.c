@@ -30,7 +30,7 @@ static bool branch_reads_batch(const branch *b) {
   for (int32_t level = 0; level < 2; level++)
     for (int32_t i = 0; i < b->keeps[level].count; i++) {
       const keep *k = &b->keeps[level].keep[i];
-      if (k->kind == KEEP_EXPR && expr_reads_batch(k->condition)) return true;
+      if (expr_reads_batch(k->condition)) return true;
     }
   return false;
 }

@@ -195,7 +195,7 @@ static double report_error(const report *r) {
 }
 
 static bool report_good(const report *r) {
-  return (!r->accuracy || r->accuracy->good) &&
+  return (!r->accuracy || accuracy_is_good(r->accuracy)) &&
          (!r->gradients || r->gradients->good);
 }
 

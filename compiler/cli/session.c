@@ -234,6 +234,9 @@ dil_status session_finish(session *s, double budget) {
   report *r = &s->report;
   call_setup *b = &s->setup;
   cover_count count;
+  dil_status status = s->way->collect ? s->way->collect(s) : DIL_OK;
+  if (!status) status = call_choices_take(b);
+  if (status) return status;
   measure_pairs(b, &count);
   r->flops = s->way->backward ? cost_gradient_flops(b->pattern, count.pairs)
                               : cost_flops(b->pattern, count.pairs);
@@ -241,12 +244,12 @@ dil_status session_finish(session *s, double budget) {
   r->estimated = count.estimated;
   r->share = median_number(s->share, s->runs) * r->flops;
   r->seconds = median_number(s->seconds, s->runs);
-  dil_status status = s->way->collect ? s->way->collect(s) : DIL_OK;
-  if (status || !(budget > 0)) return status;
+  if (!(budget > 0)) return status;
   status = call_setup_complete(b);
   if (!status) status = accuracy_check(b, count.pairs, budget, &s->accuracy);
   if (!status) r->accuracy = &s->accuracy;
-  if (status || !s->way->backward || !s->accuracy.good) return status;
+  bool rows_good = !status && accuracy_is_good(&s->accuracy);
+  if (!rows_good || !s->way->backward) return status;
   if (s->way->on_ranks) s->backward.forward = b->call;
   status = gradient_setup_complete(b, &s->backward);
   if (status) return status;
@@ -258,7 +261,7 @@ dil_status session_finish(session *s, double budget) {
 
 bool session_is_good(const session *s) {
   const report *r = &s->report;
-  return (!r->accuracy || r->accuracy->good) &&
+  return (!r->accuracy || accuracy_is_good(r->accuracy)) &&
          (!r->gradients || r->gradients->good);
 }
 

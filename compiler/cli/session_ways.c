@@ -227,8 +227,12 @@ static dil_status run_oracle(session *s, double *seconds) {
   double start = message_clock();
   progress bar;
   oracle_work work = {b, &bar};
+  dil_status status = b->call.made ? oracle_choose(b->pattern, &b->call,
+                                                   ORACLE_NUMBERS, b->call.made)
+                                   : DIL_OK;
+  if (status) return status;
   progress_start(&bar, "oracle", rows, 1);
-  dil_status status = dil_threads_run(b->threads, rows, oracle_one, &work);
+  status = dil_threads_run(b->threads, rows, oracle_one, &work);
   progress_end(&bar);
   *seconds = message_clock() - start;
   return status;

@@ -121,6 +121,8 @@ void ast_too_deep(ast_reader *r, span at);
  * its axes. */
 void ast_expect_axis(ast_reader *r, span at, const char *name);
 void ast_expect_by(ast_reader *r, span at, const char *name);
+/* Reports a name behind `mean` that is not `each`. */
+void ast_expect_each(ast_reader *r, span at, const char *name);
 /* A hint for a word of another language or library; NULL: it is none. */
 const char *ast_habit(const char *text);
 /* Scanner errors: the bytes at `at` are no token. */

@@ -258,6 +258,14 @@ void ast_expect_axis(ast_reader *r, span at, const char *name) {
               "expected ';' before '%s'", name);
 }
 
+void ast_expect_each(ast_reader *r, span at, const char *name) {
+  if (strcmp(name, "each") == 0) return;
+  diag_report(r->diag, SEVERITY_ERROR, at,
+              "`by mean` takes the mean of a block's queries, `by mean each` "
+              "each of its queries",
+              "expected 'each' or ';', got '%s'", name);
+}
+
 void ast_too_deep(ast_reader *r, span at) {
   if (r->stop) return;
   r->stop = true;
@@ -335,7 +343,8 @@ const char *ast_name(ast_reader *r, span at, word *keyword) {
   *keyword = WORD_NONE;
   for (word w = 1; w < WORD_COUNT; w++)
     if (!strcmp(name, word_text(w))) *keyword = w;
-  bool late = *keyword == WORD_GRID || *keyword == WORD_NEIGHBORHOOD;
+  bool late = *keyword == WORD_GRID || *keyword == WORD_NEIGHBORHOOD ||
+              *keyword == WORD_SHARED;
   if (late && !r->begins) *keyword = WORD_NONE;
   return name;
 }

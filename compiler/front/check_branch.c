@@ -30,23 +30,6 @@ typedef struct builder {
 
 /* ---- keep ---------------------------------------------------------------- */
 
-static void check_keep_amount(const scope *s, const statement *given,
-                              keep *k) {
-  const term *t = argument(given, 0);
-  scope inner = scope_at(s, CONTEXT_CONSTANT, "keep top");
-  int64_t blocks = 0;
-  if (k->kind == KEEP_TOP) {
-    check_count(&inner, t, 1, COUNT_MAX, NULL, &blocks);
-    k->amount = (double)blocks;
-    return;
-  }
-  inner.what = "keep mass";
-  if (!check_real(&inner, t, &k->amount)) return;
-  if (k->amount <= 0 || k->amount > 1)
-    check_error(s->c, t->at, "it is a share of the whole",
-                "keep mass must be above 0 and at most 1, got %g", k->amount);
-}
-
 static void check_keep(const scope *s, pattern *p, const statement *given,
                        keep *k) {
   scope inner = scope_at(s, CONTEXT_KEEP, "keep");
@@ -63,7 +46,7 @@ static void check_keep(const scope *s, pattern *p, const statement *given,
   } else if (k->kind == KEEP_EXPR) {
     k->condition = check_condition(&inner, argument(given, 0));
   } else {
-    check_keep_amount(s, given, k);
+    check_choice_numbers(&inner, p, given, k);
   }
 }
 
@@ -256,6 +239,15 @@ static scope branch_scope(const builder *w, const statement *block) {
   return s;
 }
 
+/* `shared kv` of a branch wants a choice of the branch. */
+static void check_shared(const builder *w, const branch *b,
+                         const statement *own) {
+  bool chooses = branch_choice(b) != NULL;
+  if (own && !chooses)
+    check_error(w->c, own->at, "`keep top 16 by mean;` chooses",
+                "'shared kv' has no choice of blocks to share");
+}
+
 /* The common end of a `branch` statement and of a pair of the shorthand; block
  * is NULL for a pair. */
 static void branch_finish(builder *w, branch *b, const statement *block,
@@ -272,6 +264,8 @@ static void branch_finish(builder *w, branch *b, const statement *block,
     narrow_window(&s, own->of[WORD_WINDOW], b);
   }
   b->sink = check_sinks(&s, block, &b->sink_count);
+  b->shared = w->own->of[WORD_SHARED] || own->of[WORD_SHARED];
+  check_shared(w, b, own->of[WORD_SHARED]);
   if (!phase) phase = w->own->of[WORD_PHASE];
   set_phases(&s, phase, b, index);
 }
@@ -408,4 +402,5 @@ void check_branches(const scope *s, pattern *p, const statement *block,
   }
   split_heads(&w);
   check_union_scores(&w);
+  check_choices(s, p, own->of[WORD_SHARED]);
 }

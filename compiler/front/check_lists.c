@@ -35,11 +35,12 @@ static int32_t find_input(const scope *s, const pattern *p, const char *name,
   return -1;
 }
 
-/* u8 [nbq, nb], [H, nbq, nb] or [B, H, nbq, nb] */
-static bool is_block_table(const scope *s, const pattern *p, int32_t index) {
+/* Of that type: [nbq, nb], [H, nbq, nb] or [B, H, nbq, nb]. */
+static bool is_block_table(const scope *s, const pattern *p, int32_t index,
+                           dil_dtype dtype) {
   static const char *const sizes[] = {"B", "H", "nbq", "nb"};
   const dil_input *input = &p->input[index];
-  if (input->dtype != DIL_U8 || input->rank < 2) return false;
+  if (input->dtype != dtype || input->rank < 2) return false;
   for (int32_t axis = 0; axis < input->rank; axis++) {
     const expr *dimension = p->dimension[index][axis];
     const char *size = sizes[DIL_RANK_MAX - input->rank + axis];
@@ -57,8 +58,8 @@ static expr *expr_node(arena *a, expr_op op, expr_type type, span at,
 }
 
 /* NAME[bi, bj] != 0, with h and b before where the table has them. */
-static expr *table_condition(const scope *s, const pattern *p, int32_t input,
-                             span at) {
+expr *check_table_condition(const scope *s, const pattern *p, int32_t input,
+                            span at) {
   static const char *const names[] = {"b", "h", "bi", "bj"};
   int32_t rank = p->input[input].rank;
   arena *a = s->c->arena;
@@ -81,8 +82,8 @@ static expr *keep_table(const scope *s, const pattern *p,
                         const statement *from) {
   int32_t input = find_input(s, p, from->name, from->name_at);
   if (input < 0) return NULL;
-  if (is_block_table(s, p, input))
-    return table_condition(s, p, input, from->name_at);
+  if (is_block_table(s, p, input, DIL_U8))
+    return check_table_condition(s, p, input, from->name_at);
   check_error(s->c, from->name_at,
               s->block == s->query_block
                   ? "it is declared `u8[H, nb, nb]`, `u8[nb, nb]` or "
@@ -91,6 +92,16 @@ static expr *keep_table(const scope *s, const pattern *p,
                     "`u8[B, H, nbq, nb]`, of the same blocks",
               "input '%s' is not a table of blocks", from->name);
   return NULL;
+}
+
+int32_t check_gate(const scope *s, const pattern *p, const statement *by) {
+  int32_t input = find_input(s, p, by->name, by->name_at);
+  if (input < 0 || is_block_table(s, p, input, DIL_F32)) return input;
+  check_error(s->c, by->name_at,
+              "it is declared `f32[B, H, nbq, nb]`, `f32[H, nbq, nb]` or "
+              "`f32[nbq, nb]`, of the same blocks",
+              "input '%s' is not an estimate of blocks", by->name);
+  return -1;
 }
 
 /* ---- lists --------------------------------------------------------------- */
@@ -194,7 +205,7 @@ expr *check_keep_from(const scope *s, pattern *p, const statement *from,
   int32_t cols = find_input(s, p, last->name, last->at);
   if (rows < 0 || cols < 0) return NULL;
   int32_t table = made_table(s, p, from, rows, cols);
-  return table < 0 ? NULL : table_condition(s, p, table, from->name_at);
+  return table < 0 ? NULL : check_table_condition(s, p, table, from->name_at);
 }
 
 /* The size of blocks that ceil(M / S) counts; 0: it is no such count. */

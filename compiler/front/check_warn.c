@@ -41,8 +41,7 @@ static bool keeps_same(const keeps *a, const keeps *b) {
       a->count != b->count) return false;
   for (int32_t i = 0; i < a->count; i++) {
     const keep *x = &a->keep[i], *y = &b->keep[i];
-    if (x->kind != y->kind || x->amount != y->amount) return false;
-    if (x->kind == KEEP_EXPR && !expr_same(x->condition, y->condition))
+    if (x->kind != y->kind || !expr_same(x->condition, y->condition))
       return false;
   }
   return true;
@@ -92,7 +91,7 @@ static bool is_false(const expr *e) {
 
 static bool keeps_nothing(const keeps *k) {
   for (int32_t i = 0; i < k->count; i++)
-    if (k->keep[i].kind != KEEP_EXPR || !is_false(k->keep[i].condition))
+    if (!is_false(k->keep[i].condition))
       return false;
   return k->count > 0;
 }
@@ -316,11 +315,18 @@ static bool term_has(const term *t, term_kind kind, const char *name) {
   return false;
 }
 
+/* `keep top 4 by NAME;` */
+static bool chooses_by(const statement *s, const char *input) {
+  return s->word == WORD_KEEP && s->child && s->child->word == WORD_INPUT &&
+         !strcmp(s->child->name, input);
+}
+
 static bool block_reads(const statement *block, const char *input) {
   for (const statement *s = block; s; s = s->next) {
     if (s->word == WORD_KEEP && s->choice == WORD_FROM &&
         !strcmp(s->name, input))
       return true;
+    if (chooses_by(s, input)) return true;
     term_kind kind = s->word == WORD_FROM ? TERM_NAME : TERM_INDEX;
     for (const term *t = s->args.first; t; t = t->next)
       if (term_has(t, kind, input)) return true;
@@ -433,8 +439,7 @@ static void warn_positions(checker *c, const pattern *p, const branch *b) {
   for (int32_t k = 0; k < b->score_count; k++) warn_position(c, p, b->score[k]);
   for (int level = 0; level < 2; level++)
     for (int32_t k = 0; k < b->keeps[level].count; k++)
-      if (b->keeps[level].keep[k].kind == KEEP_EXPR)
-        warn_position(c, p, b->keeps[level].keep[k].condition);
+      warn_position(c, p, b->keeps[level].keep[k].condition);
 }
 
 void check_warnings(checker *c, const pattern *p, const statement *block) {

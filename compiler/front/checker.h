@@ -180,6 +180,16 @@ void check_branches(const scope *s, pattern *p, const statement *block,
  * wrong. It adds the table that is made of lists to the pattern. */
 expr *check_keep_from(const scope *s, pattern *p, const statement *from,
                       keep *k);
+/* The table of `keep from`: the condition that reads it; and the input of a
+ * choice `by NAME`, or -1 after an error. */
+expr *check_table_condition(const scope *s, const pattern *p, int32_t input,
+                            span at);
+int32_t check_gate(const scope *s, const pattern *p, const statement *by);
+/* check_choice.c: the numbers of `keep top` and `keep mass`. */
+void check_choice_numbers(const scope *s, pattern *p, const statement *given,
+                          keep *k);
+/* All choices of blocks, after the branches are known; the first `shared kv`. */
+void check_choices(const scope *s, pattern *p, const statement *shared);
 /* An input that is declared `from rows, cols`, as patterns are printed. */
 void check_made_table(const scope *s, pattern *p, const statement *given);
 /* check_each.c: whether a phase statement, if any, is `phase each`, which then is

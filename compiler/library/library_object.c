@@ -165,7 +165,7 @@ static dil_status put_kernel_row(writer *w, const library_kernel *k) {
   pointers_add(&p, offsetof(dil_library_kernel, name),
                put_text(w, symbol_of(w, k, "name"), k->name));
   pointers_add(&p, offsetof(dil_library_kernel, image), image);
-  if (k->plan->table.input_count)
+  if (dil_table_reads(&k->plan->table))
     pointers_add(&p, offsetof(dil_library_kernel, questions),
                  put_object_part(w, k, NULL, DIL_TILES, "questions"));
   if (l->isa_count)

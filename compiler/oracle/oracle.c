@@ -169,12 +169,22 @@ void oracle_store(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   write_row(p, call, at, o, lse);
 }
 
-dil_status oracle_run(const pattern *p, const dil_call *call) {
-  dil_status status = oracle_check(p, call);
-  if (status != DIL_OK) return status;
+static void run_rows(const pattern *p, const dil_call *call) {
   for (int64_t b = 0; b < call->q.shape[0]; b++)
     for (int64_t h = 0; h < p->heads; h++)
       for (int64_t n = 0; n < call->q.shape[1]; n++)
         oracle_store(p, call, b, n, h);
-  return DIL_OK;
+}
+
+dil_status oracle_run(const pattern *p, const dil_call *call) {
+  dil_status status = oracle_check(p, call);
+  if (status != DIL_OK) return status;
+  dil_call with = *call;
+  oracle_lists lists = {0};
+  status = oracle_lists_open(p, &with, &lists);
+  if (!status && with.made)
+    status = oracle_choose(p, &with, ORACLE_NUMBERS, with.made);
+  if (!status) run_rows(p, &with);
+  oracle_lists_free(&lists);
+  return status;
 }

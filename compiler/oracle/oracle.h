@@ -10,11 +10,61 @@
  * has none. Tensors are read in their stored dtype. */
 void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
                 int64_t h, double *o, double *lse);
-/* That row into call->o and, where it is wanted, call->lse. */
+/* With choices of blocks, the call has their lists: here, and in
+ * oracle_gradient_query and its like. That row into call->o and, where it is wanted, call->lse. */
 void oracle_store(const pattern *p, const dil_call *call, int64_t b, int64_t n,
                   int64_t h);
-/* All rows, of a call that is checked first. */
+/* All rows, of a call that is checked first. The lists of choices are made here,
+ * and written where the call wants them. */
 dil_status oracle_run(const pattern *p, const dil_call *call);
+
+/* ---- oracle_choice.c: blocks chosen by their scores ---------------------- */
+
+/* Where estimates come from: q, k and inputs; or, where a call has only sizes,
+ * numbers in their place, for which any order of blocks is as likely. */
+typedef enum oracle_source { ORACLE_NUMBERS, ORACLE_EXPECTED } oracle_source;
+
+/* What a key block is to a query block of a head, or of heads that choose
+ * together. */
+typedef struct oracle_block {
+  double estimate, error; /* and how far rounding in f32 may move it */
+  int32_t block;
+  bool reached;           /* by the head looked at last */
+  bool candidate;
+  bool always;            /* a candidate on the diagonal, which is kept */
+} oracle_block;
+
+/* One choice of a call. Close it in any case. */
+typedef struct oracle_choice oracle_choice;
+dil_status oracle_choice_open(const pattern *p, const dil_call *call,
+                              int32_t branch, oracle_source source,
+                              oracle_choice **made);
+void oracle_choice_close(oracle_choice *x);
+/* Heads that choose together; blocks of queries and of keys. */
+int64_t oracle_choice_group(const oracle_choice *x);
+int64_t oracle_choice_queries(const oracle_choice *x);
+int64_t oracle_choice_keys(const oracle_choice *x);
+/* All key blocks, as query block bi of head h sees them. */
+void oracle_choice_blocks(oracle_choice *x, int64_t b, int64_t bi, int64_t h,
+                          oracle_block *blocks);
+/* The blocks that are chosen of these, in their order; returns their number. */
+int64_t oracle_choice_take(oracle_choice *x, const oracle_block *blocks,
+                           int32_t *out);
+/* What a block weighs in `keep mass`, beside the best one. */
+double oracle_choice_weight(double estimate, double best);
+/* Room for the lists of all choices, where the call has none: call->made is set,
+ * or stays NULL where the pattern has no choice. */
+typedef struct oracle_lists {
+  dil_tensor made[DIL_INPUT_MAX];
+  void *memory[DIL_INPUT_MAX];
+  int32_t count;
+} oracle_lists;
+dil_status oracle_lists_open(const pattern *p, dil_call *call,
+                             oracle_lists *lists);
+void oracle_lists_free(oracle_lists *lists);
+/* The lists of all choices of a call, at the places of dil_call.made. */
+dil_status oracle_choose(const pattern *p, const dil_call *call,
+                         oracle_source source, const dil_tensor *made);
 
 /* ---- oracle_gradient.c: gradients ---------------------------------------- */
 

@@ -6,21 +6,9 @@
 #include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 
-static bool has_choice(const keeps *level) {
-  for (int32_t k = 0; k < level->count; k++)
-    if (level->keep[k].kind == KEEP_TOP || level->keep[k].kind == KEEP_MASS)
-      return true;
-  return false;
-}
-
 const char *oracle_refusal(const pattern *p) {
   if (p->head_dim > DIL_HEAD_DIM_MAX || p->value_dim > DIL_HEAD_DIM_MAX)
     return "head_dim above 256 is not supported by this build";
-  for (int32_t b = 0; b < p->branch_count; b++)
-    for (int level = 0; level < 2; level++)
-      if (has_choice(&p->branch[b].keeps[level]))
-        return "`keep top` and `keep mass` choose blocks by the data; the "
-               "oracle does not have them";
   return NULL;
 }
 

@@ -336,14 +336,11 @@ static void clear_gradients(const pattern *p, const dil_call *call,
     clear_array(to->inputs[k], dil_tensor_count(&call->inputs[k]));
 }
 
-dil_status oracle_gradient_run(const pattern *p, const dil_backward_call *call,
-                               oracle_forward forward,
-                               const oracle_gradients *to) {
+static void run_rows(const pattern *p, const dil_backward_call *call,
+                     oracle_forward forward, const oracle_gradients *to) {
   gradient_row g;
   fenv_t mode;
   int64_t N = call->forward.q.shape[1], H = p->heads;
-  dil_status status = oracle_check_backward(p, call);
-  if (status != DIL_OK) return status;
   oracle_take_subnormals(&mode);
   clear_gradients(p, &call->forward, to);
   for (int64_t row = 0; row < call->forward.q.shape[0] * N * H; row++) {
@@ -352,5 +349,19 @@ dil_status oracle_gradient_run(const pattern *p, const dil_backward_call *call,
     add_row(&g, to, NULL);
   }
   fesetenv(&mode);
-  return DIL_OK;
+}
+
+dil_status oracle_gradient_run(const pattern *p, const dil_backward_call *call,
+                               oracle_forward forward,
+                               const oracle_gradients *to) {
+  dil_backward_call with = *call;
+  oracle_lists lists = {0};
+  dil_status status = oracle_check_backward(p, call);
+  if (status != DIL_OK) return status;
+  status = oracle_lists_open(p, &with.forward, &lists);
+  if (!status && with.forward.made && !call->forward.made)
+    status = oracle_choose(p, &with.forward, ORACLE_NUMBERS, lists.made);
+  if (!status) run_rows(p, &with, forward, to);
+  oracle_lists_free(&lists);
+  return status;
 }

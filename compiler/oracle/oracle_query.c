@@ -8,6 +8,7 @@
 #include "oracle_query.h"
 #include "runtime/base/pages.h"
 #include "runtime/base/random.h"
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,14 +118,21 @@ static bool is_listed(const dil_tensor *rows, const dil_tensor *cols,
   return false;
 }
 
+/* Input `index`, or a list that a choice made. */
+static const dil_tensor *array_of(const oracle_query *r, int32_t index) {
+  int32_t own = r->pattern->input_count;
+  if (index < own) return &r->call->inputs[index];
+  assert(r->call->made);
+  return &r->call->made[index - own];
+}
+
 static value read_input_element(void *context, int32_t index,
                                 const int32_t *at) {
   const oracle_query *r = context;
   if (index >= r->pattern->input_count) { /* a table that lists stand for */
     const dil_input *made = &r->pattern->input[index];
-    bool kept = is_listed(&r->call->inputs[made->rows],
-                          &r->call->inputs[made->cols], at, at[made->rank - 2],
-                          at[made->rank - 1]);
+    bool kept = is_listed(array_of(r, made->rows), array_of(r, made->cols), at,
+                          at[made->rank - 2], at[made->rank - 1]);
     return (value){kept, kept};
   }
   const dil_tensor *x = &r->call->inputs[index];
@@ -192,6 +200,26 @@ static int64_t block_of(const oracle_query *r, const keeps *level, int64_t size,
                         : (x - positive_part(x, size)) / size;
 }
 
+/* Returns whether the choice of a keep holds the pair's block: its lists are
+ * sorted. */
+static bool is_chosen(const oracle_query *r, const keeps *level,
+                      const keep *one) {
+  int64_t bi = block_of(r, level, level->query_block, r->point.i);
+  int64_t bj = block_of(r, level, level->block, r->point.j);
+  const int32_t at[] = {r->point.b, r->point.h};
+  const dil_tensor *rows = array_of(r, one->chosen);
+  const dil_tensor *cols = array_of(r, one->chosen + 1);
+  if (bi < 0 || bj < 0) return false;
+  int64_t low = read_line(rows, at, bi), high = read_line(rows, at, bi + 1);
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2, block = read_line(cols, at, middle);
+    if (block == bj) return true;
+    if (block < bj) low = middle + 1;
+    else high = middle;
+  }
+  return false;
+}
+
 /* TABLE[bi, bj], TABLE[h, bi, bj] or TABLE[b, h, bi, bj], by its rank; of lists
  * an entry of them. */
 static bool is_given(const oracle_query *r, const keeps *level,
@@ -211,13 +239,25 @@ static bool is_given(const oracle_query *r, const keeps *level,
   return read_input_element((void *)r, input, at + surplus).integer != 0;
 }
 
+static bool keep_holds(const oracle_query *r, const keeps *level,
+                       const keep *one) {
+  if (one->kind != KEEP_EXPR) return is_chosen(r, level, one);
+  return one->table ? is_given(r, level, one)
+                    : expr_eval(one->condition, &r->point, false).integer != 0;
+}
+
 static bool is_kept(const oracle_query *r, const keeps *level) {
   bool any = level->count == 0;
-  for (int32_t k = 0; k < level->count && !any; k++) {
-    const keep *one = &level->keep[k];
-    any = one->table ? is_given(r, level, one)
-                     : expr_eval(one->condition, &r->point, false).integer != 0;
-  }
+  for (int32_t k = 0; k < level->count && !any; k++)
+    any = keep_holds(r, level, &level->keep[k]);
+  return any;
+}
+
+bool query_level_holds(const oracle_query *r, const keeps *level) {
+  bool any = false;
+  for (int32_t k = 0; k < level->count && !any; k++)
+    any = level->keep[k].kind == KEEP_EXPR &&
+          keep_holds(r, level, &level->keep[k]);
   return any;
 }
 
@@ -370,5 +410,5 @@ void query_open(oracle_query *r, const pattern *p, const dil_call *call,
   r->q = q;
   r->key = key;
   r->point = row_point(r);
-  query_read(r, &call->q, q);
+  if (q) query_read(r, &call->q, q);
 }

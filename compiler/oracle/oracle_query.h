@@ -37,7 +37,7 @@ typedef struct oracle_document {
 oracle_document query_document(const dil_call *call, int64_t b, int64_t row,
                                bool keys);
 
-/* Reads row q into `q`. `key` is scratch for the longer of a row of K and V.
+/* Reads row q into `q`, unless that is NULL. `key` is scratch for the longer of a row of K and V.
  * The query is its own context of `point`: it must not be copied. */
 void query_open(oracle_query *r, const pattern *p, const dil_call *call,
                 const int64_t at[3], double *q, double *key);
@@ -62,6 +62,9 @@ double query_dot(oracle_query *r, int64_t j);
  * j and the score in the point. */
 double query_score(oracle_query *r, int32_t index, int64_t j);
 bool query_drops(const oracle_query *r, int64_t j);
+/* Returns whether some keep of a level holds the pair of the point, leaving out
+ * a choice of blocks. */
+bool query_level_holds(const oracle_query *r, const keeps *level);
 
 /* ---- oracle_grid.c: grids ------------------------------------------------ */
 

@@ -66,15 +66,42 @@ bool pattern_has_sinks(const pattern *p) {
 
 /* ---- reach --------------------------------------------------------------- */
 
-/* `top` and `mass` depend on q and k, which are not here: they count as
- * keeping everything. */
 static bool keep_holds(const keep *k, const expr_point *point) {
-  switch (k->kind) {
-  case KEEP_EXPR: return expr_eval(k->condition, point, false).integer != 0;
-  case KEEP_TOP:
-  case KEEP_MASS: return true;
-  }
-  abort();
+  return expr_eval(k->condition, point, false).integer != 0;
+}
+
+const keep *branch_choice(const branch *b) {
+  for (int32_t level = 0; level < 2; level++)
+    for (int32_t k = 0; k < b->keeps[level].count; k++)
+      if (b->keeps[level].keep[k].kind != KEEP_EXPR)
+        return &b->keeps[level].keep[k];
+  return NULL;
+}
+
+dil_choice pattern_choice(const pattern *p, int32_t index) {
+  const branch *b = &p->branch[index];
+  const keep *k = branch_choice(b);
+  const dil_input *made = &p->input[k->chosen];
+  return (dil_choice){.branch = index,
+                      .rows = k->chosen,
+                      .query_block = made->query_block,
+                      .block = made->block,
+                      .left = b->left,
+                      .right = b->causal && b->right > 0 ? 0 : b->right,
+                      .most = (int32_t)k->amount,
+                      .share = k->share,
+                      .estimate = k->estimate,
+                      .gate = k->gate,
+                      .shared = b->shared,
+                      .asks = b->keeps[0].count + b->keeps[1].count > 1};
+}
+
+dil_tensor choice_lists(const pattern *p, const dil_choice *c, int64_t B,
+                        int64_t M, bool cols, void *data) {
+  int64_t blocks = dil_choice_blocks(M, c->query_block);
+  const int64_t shape[] = {B, p->heads,
+                           cols ? blocks * dil_choice_room(c, M) : blocks + 1};
+  return dil_tensor_make(data, DIL_I32, 3, shape);
 }
 
 static bool level_holds(const keeps *level, const expr_point *point) {
@@ -212,18 +239,15 @@ static void verify_phases(const pattern *p, const branch *b) {
 
 static void verify_keep(const pattern *p, const keeps *level, const keep *k) {
   const verify_scope s = {.pattern = p, .pair = true};
-  if (k->kind == KEEP_EXPR) {
-    verify_expr(k->condition, &s);
-    assert(k->condition->type == TYPE_CONDITION);
-    return;
-  }
+  verify_expr(k->condition, &s);
+  assert(k->condition->type == TYPE_CONDITION);
+  if (k->kind == KEEP_EXPR) return;
   assert(level->block > 0);
-  switch (k->kind) {
-  case KEEP_TOP:
-    assert(k->amount >= 1 && k->amount == floor(k->amount));
-    break;
-  default: assert(k->amount > 0 && k->amount <= 1);
-  }
+  assert(k->amount >= 1 && k->amount == floor(k->amount));
+  assert(k->kind == KEEP_TOP ? k->share == 0 : k->share > 0 && k->share <= 1);
+  assert(k->chosen >= p->input_count && k->chosen + 2 < pattern_reads(p));
+  assert(k->estimate != DIL_ESTIMATE_INPUT ||
+         (k->gate >= 0 && k->gate < p->input_count));
 }
 
 static void verify_keeps(const pattern *p, const keeps *level) {
@@ -283,7 +307,7 @@ static void verify_inputs(const pattern *p) {
   assert(pattern_reads(p) <= DIL_INPUT_MAX);
   for (int32_t k = 0; k < pattern_reads(p); k++) {
     const dil_input *input = &p->input[k];
-    assert((k >= p->input_count) == (input->rows != input->cols));
+    assert(k >= p->input_count || !dil_input_is_table(input));
     assert(input->name && input->dtype < DIL_DTYPE_COUNT);
     assert(input->rank >= 1 && input->rank <= DIL_RANK_MAX);
     assert(!input->gradient || dil_dtype_is_real(input->dtype));

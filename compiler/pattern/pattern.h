@@ -13,12 +13,18 @@ typedef enum keep_kind { KEEP_EXPR, KEEP_TOP, KEEP_MASS } keep_kind;
 
 typedef struct keep {
   keep_kind kind;
-  expr *condition;     /* KEEP_EXPR, over i and j (bi is i / S) */
+  expr *condition;     /* over i and j (bi is i / S); what KEEP_TOP and KEEP_MASS
+                        * choose stands in a table, which it reads */
   const char *table;   /* `from` that input, interned; condition is then what
                         * it stands for, which the oracle does not rely on.
                         * Of lists: that of their rows */
   const char *cols;    /* `from rows, cols`: that input; NULL: a table */
-  double amount;       /* KEEP_TOP: blocks; KEEP_MASS: share */
+  double amount;       /* KEEP_TOP and KEEP_MASS: blocks, at most */
+  double share;        /* KEEP_MASS */
+  dil_estimate estimate; /* of both */
+  int32_t gate;        /* DIL_ESTIMATE_INPUT: that input */
+  int32_t chosen;      /* of both: the first of three made inputs, that is the
+                        * lists `rows` and `cols`, and their table */
   span at;
 } keep;
 
@@ -64,7 +70,9 @@ typedef struct branch {
   expr **mask;           /* all must hold; those of reach first, then the
                           * pattern's */
   expr **score;          /* in order; the pattern's first */
-  keeps keeps[2];        /* pattern's and branch's; the two intersect */
+  keeps keeps[2];        /* pattern's and branch's; the two intersect. At most
+                          * one of all is KEEP_TOP or KEEP_MASS */
+  bool shared;           /* heads of a key/value head choose blocks together */
   int32_t sink_count;
   expr **sink;           /* its own; each adds e^sink to the denominator of the
                           * rows that it selects */
@@ -91,7 +99,8 @@ typedef struct pattern {
                           * each branch's softmax under mean and sum */
   grid grid;
   int32_t input_count, branch_count;
-  int32_t made_count;    /* tables made of lists: they follow the inputs */
+  int32_t made_count;    /* tables made of lists, and lists that are chosen: they
+                          * follow the inputs */
   dil_input input[DIL_INPUT_MAX];
   expr *dimension[DIL_INPUT_MAX][DIL_RANK_MAX];
   branch *branch;
@@ -104,6 +113,14 @@ int64_t grid_extent(const grid *g, int32_t axis, int64_t M);
 /* "z", "y" or "x". */
 const char *grid_axis_name(const grid *g, int32_t axis);
 
+/* The keep of a branch that chooses blocks by their scores; NULL: none does. */
+const keep *branch_choice(const branch *b);
+/* The same as data: the branch chooses. */
+dil_choice pattern_choice(const pattern *p, int32_t branch);
+/* The lists of a choice, where a call has B batch rows and M keys: its rows, or
+ * its cols. */
+dil_tensor choice_lists(const pattern *p, const dil_choice *c, int64_t B,
+                        int64_t M, bool cols, void *data);
 bool pattern_same(const pattern *a, const pattern *b);
 /* Returns whether a row has one lse: `softmax`, `union`, or one branch a head.
  */

@@ -77,18 +77,28 @@ static expr *united(const pattern_printer *p, const keeps *level) {
   return all;
 }
 
+static void print_estimate(const pattern_printer *p, const keep *k) {
+  const char *word = k->estimate == DIL_ESTIMATE_INPUT
+                         ? p->pattern->input[k->gate].name
+                     : k->estimate == DIL_ESTIMATE_EACH ? "mean each"
+                                                        : "mean";
+  fprintf(p->out, " by %s;\n", word);
+}
+
 static void print_keep(const pattern_printer *p, const keep *k,
                        const char *indent) {
   fputs(indent, p->out);
   switch (k->kind) {
   case KEEP_EXPR: print_expr(p, "keep", k->condition); return;
   case KEEP_TOP:
-    fprintf(p->out, "keep top %.0f by mean;\n", k->amount);
+    fprintf(p->out, "keep top %.0f", k->amount);
+    print_estimate(p, k);
     return;
   case KEEP_MASS:
     fputs("keep mass ", p->out);
-    expr_print_real(k->amount, p->out);
-    fputs(" by mean;\n", p->out);
+    expr_print_real(k->share, p->out);
+    fprintf(p->out, ", %.0f", k->amount);
+    print_estimate(p, k);
     return;
   }
   abort();
@@ -283,6 +293,7 @@ static void print_branch(const pattern_printer *p, const branch *b) {
   if (p->pattern->combine != DIL_COMBINE_UNION)
     print_scores(p, b, "        score");
   print_keeps(p, b);
+  if (b->shared && branch_choice(b)) fputs("        shared kv;\n", p->out);
   print_sinks(p, b->sink, b->sink_count, "        sink");
   fputs("    }\n", p->out);
 }
@@ -303,6 +314,13 @@ void pattern_print_shape(const pattern *p, int32_t index, FILE *out) {
     if (size->op == EXPR_INT && size->integer == DIL_ANY_SIZE) fputc('*', out);
     else expr_print(size, p->input, out);
   }
+}
+
+/* Lists that a choice makes, and their table, follow from the keep. */
+static bool is_chosen(const pattern *p, int32_t index) {
+  const dil_input *input = &p->input[index];
+  return index >= p->input_count &&
+         (!dil_input_is_table(input) || input->rows >= p->input_count);
 }
 
 static void print_input(const pattern_printer *p, int32_t index) {
@@ -360,7 +378,8 @@ void pattern_print_within(arena *a, const pattern *p, FILE *out) {
   fprintf(out, "pattern %s {\n", p->name);
   print_head(&all);
   print_grid(&all);
-  for (int32_t k = 0; k < pattern_reads(p); k++) print_input(&all, k);
+  for (int32_t k = 0; k < pattern_reads(p); k++)
+    if (!is_chosen(p, k)) print_input(&all, k);
   /* A union has its scores above, where alone they may stand. */
   if (p->combine == DIL_COMBINE_UNION)
     print_scores(&all, &p->branch[0], "    score");

@@ -164,6 +164,16 @@ static void fill_forms(planner *pl) {
     pl->plan->form[c] = score_form_of(pl->arena, pl->plan->chain[c], &pairs);
 }
 
+static void fill_choices(planner *pl, const pattern *p) {
+  dil_table *t = &pl->plan->table;
+  dil_choice *choices = ARENA_ARRAY(pl->arena, dil_choice, p->branch_count);
+  for (int32_t b = 0; b < p->branch_count; b++) {
+    if (branch_choice(&p->branch[b]))
+      choices[t->choice_count++] = pattern_choice(p, b);
+  }
+  t->choices = choices;
+}
+
 static void fill_tables(planner *pl, const pattern *p) {
   dil_table *t = &pl->plan->table;
   int32_t n = p->branch_count;
@@ -181,6 +191,7 @@ static void fill_tables(planner *pl, const pattern *p) {
   for (int32_t b = 0; b < n; b++) fill_branch(pl, &p->branch[b], &branches[b]);
   for (int32_t i = 0; i < t->predicate_count; i++)
     if (pl->plan->predicate[i]) mark_mask_inputs(pl->plan->predicate[i], inputs);
+  fill_choices(pl, p);
   fill_forms(pl);
 }
 
@@ -261,23 +272,6 @@ static void choose_passes(planner *pl, const plan_target *target) {
 
 /* ---- refusals ------------------------------------------------------------ */
 
-static void plan_refuse(planner *pl, span at, const char *hint,
-                        const char *what) {
-  diag_report(pl->diag, SEVERITY_ERROR, at, hint,
-              "%s is not supported by this build", what);
-}
-
-static void refuse_keeps(planner *pl, const branch *b) {
-  static const char *const names[] = {NULL, "`keep top`", "`keep mass`"};
-  for (int32_t level = 0; level < 2; level++)
-    for (int32_t k = 0; k < b->keeps[level].count; k++) {
-      const keep *one = &b->keeps[level].keep[k];
-      if (one->kind != KEEP_EXPR)
-        plan_refuse(pl, one->at, "`keep` takes a condition on `bi` and `bj`",
-                    names[one->kind]);
-    }
-}
-
 const char *plan_force_clash(unsigned set) {
   if (set & FORCE_FUSE && set & FORCE_CHAIN) return "fuse and chain";
   return set & FORCE_DEDUP && set & FORCE_MULTISET ? "dedup and multiset"
@@ -341,7 +335,6 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   pl.plan->arena = a;
   pl.plan->pattern = p;
   pl.plan->force = force;
-  for (int32_t b = 0; b < p->branch_count; b++) refuse_keeps(&pl, &p->branch[b]);
   refuse_force(&pl, p);
   if (diag_errors(d) > before) return pl;
   fill_tables(&pl, p);

@@ -94,6 +94,7 @@ static void table_fields(codec *c, dil_table *t) {
   FIELD(c, t->pass_count);
   FIELD(c, t->input_count);
   FIELD(c, t->made_count);
+  FIELD(c, t->choice_count);
   FIELD(c, t->predicate_count);
   FIELD(c, t->chain_count);
 }
@@ -139,6 +140,21 @@ static void input_fields(codec *c, dil_input *in) {
   FIELD(c, in->block);
 }
 
+static void choice_fields(codec *c, dil_choice *x) {
+  FIELD(c, x->branch);
+  FIELD(c, x->rows);
+  FIELD(c, x->query_block);
+  FIELD(c, x->block);
+  FIELD(c, x->left);
+  FIELD(c, x->right);
+  FIELD(c, x->most);
+  FIELD(c, x->share);
+  FIELD(c, x->estimate);
+  FIELD(c, x->gate);
+  codec_flag(c, &x->shared);
+  codec_flag(c, &x->asks);
+}
+
 /* Bytes of one of the table's arrays: of its elements, `count` of them. */
 #define ARRAY_BYTES(t, name, count) ((size_t)(t)->count * sizeof *(t)->name)
 
@@ -157,6 +173,7 @@ static void array_fields(codec *c, dil_table *t) {
     t->passes = codec_take(c, ARRAY_BYTES(t, passes, pass_count));
     t->predicates = codec_take(c, ARRAY_BYTES(t, predicates, predicate_count));
     t->inputs = codec_take(c, inputs_bytes(t));
+    t->choices = codec_take(c, ARRAY_BYTES(t, choices, choice_count));
   }
   for (int32_t i = 0; i < t->branch_count; i++) {
     dil_branch *b = (dil_branch *)&t->branches[i];
@@ -170,6 +187,8 @@ static void array_fields(codec *c, dil_table *t) {
     predicate_fields(c, (dil_predicate *)&t->predicates[i]);
   for (int32_t i = 0; i < dil_table_reads(t); i++)
     input_fields(c, (dil_input *)&t->inputs[i]);
+  for (int32_t i = 0; i < t->choice_count; i++)
+    choice_fields(c, (dil_choice *)&t->choices[i]);
   codec_name(c, &t->name);
 }
 
@@ -239,6 +258,7 @@ static bool counts_hold(const dil_table *t) {
          is_within(t->pass_count, 1, t->branch_count) &&
          is_within(t->input_count, 0, DIL_INPUT_MAX) &&
          is_within(t->made_count, 0, DIL_INPUT_MAX - t->input_count) &&
+         is_within(t->choice_count, 0, t->branch_count) &&
          is_within(t->predicate_count, 0, DIL_PART_MAX) &&
          is_within(t->chain_count, 1, DIL_PART_MAX);
 }
@@ -273,15 +293,31 @@ static bool passes_hold(const dil_table *t) {
   return seen == all;
 }
 
+/* A choice has three inputs that are made, and they have its blocks. */
+static bool choice_holds(const dil_table *t, const dil_choice *c) {
+  bool good = is_within(c->branch, 0, t->branch_count - 1) &&
+              is_within(c->rows, t->input_count, dil_table_reads(t) - 3) &&
+              is_within(c->estimate, 0, DIL_ESTIMATE_INPUT) && c->most > 0 &&
+              c->query_block > 0 && c->block > 0 && c->left >= 0 &&
+              c->right >= 0 && c->share >= 0 && c->share <= 1;
+  if (!good) return false;
+  const dil_input *made = &t->inputs[c->rows + 2];
+  return made->rows == c->rows && made->cols == c->rows + 1 &&
+         (c->estimate != DIL_ESTIMATE_INPUT ||
+          (is_within(c->gate, 0, t->input_count - 1) &&
+           t->inputs[c->gate].rank >= 2));
+}
+
 /* A table that is made of lists has one dimension more than they. */
 static bool input_holds(const dil_table *t, int32_t index) {
   const dil_input *in = &t->inputs[index];
   bool good = is_within(in->dtype, 0, DIL_DTYPE_COUNT - 1) &&
               is_within(in->rank, 1, DIL_RANK_MAX);
   if (index < t->input_count) return good && !in->rows && !in->cols;
-  good = good && in->dtype == DIL_U8 && in->rows != in->cols &&
-         in->query_block > 0 && in->block > 0 && in->rank >= 2 &&
-         in->rows < t->input_count && in->cols < t->input_count;
+  good = good && in->query_block > 0 && in->block > 0;
+  if (!in->rows && !in->cols) return good && in->dtype == DIL_I32 && in->rank == 3;
+  good = good && in->dtype == DIL_U8 && in->rows != in->cols && in->rank >= 2 &&
+         in->rows < index && in->cols < index;
   return good && t->inputs[in->rows].rank + 1 == in->rank &&
          t->inputs[in->cols].rank + 1 == in->rank;
 }
@@ -303,6 +339,8 @@ static bool arrays_hold(const dil_table *t) {
     good &= predicate_holds(&t->predicates[i]);
   for (int32_t i = 0; i < dil_table_reads(t); i++)
     good &= input_holds(t, i);
+  for (int32_t i = 0; good && i < t->choice_count; i++)
+    good = choice_holds(t, &t->choices[i]);
   return good && passes_hold(t);
 }
 
@@ -332,7 +370,7 @@ static size_t table_block_bytes(const dil_table *t, size_t serial) {
   return sizeof *t + ARRAY_BYTES(t, branches, branch_count) +
          ARRAY_BYTES(t, passes, pass_count) +
          ARRAY_BYTES(t, predicates, predicate_count) +
-         inputs_bytes(t) +
+         inputs_bytes(t) + ARRAY_BYTES(t, choices, choice_count) +
          (size_t)t->branch_count * phase_bytes(t) + serial +
          (size_t)dil_table_reads(t) + 1;
 }

@@ -100,6 +100,9 @@ dil_status dil_lists_check(const dil_input *made, const dil_input *inputs,
 
 dil_status dil_lists_refuse(const dil_table *table, int32_t made) {
   const dil_input *in = &table->inputs[made];
+  if (!dil_input_is_table(in) || in->rows >= table->input_count)
+    return dil_fail(DIL_UNSUPPORTED, "blocks chosen by their scores (`keep top`, "
+                    "`keep mass`) do not go with ranks, chunks or packed calls");
   return dil_fail(DIL_UNSUPPORTED, "lists of blocks ('%s', '%s') do not go with "
                   "ranks, chunks or packed calls: a table goes with the first "
                   "two",

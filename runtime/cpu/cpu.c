@@ -132,7 +132,9 @@ static dil_status code_check(const dil_table *table, dil_variant variant,
   bool asks = variant != DIL_GRADIENTS; /* it takes the tiles' functions */
   for (int32_t p = 0; p < table->predicate_count; p++)
     whole &= !asks || !table->predicates[p].masked || c->cover;
-  whole &= !asks || table->input_count == 0 || c->dimension;
+  whole &= !asks || dil_table_reads(table) == 0 || c->dimension;
+  for (int32_t p = 0; p < table->choice_count; p++)
+    whole &= !asks || !table->choices[p].asks || c->keeps;
   whole &= !asks || table->dropout == 0 || c->dropout_words;
   whole &= !asks || !table->sinks || c->sink;
   if (whole) return DIL_OK;

@@ -4,8 +4,8 @@
  * (dil_env_input), checked against the declared sizes; and blockwise smallest
  * and largest elements along the last axis, so that a mask over, say, document
  * numbers can skip whole tiles. */
+#include "choose.h"
 #include "cpu.h"
-#include "cpu_run.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/documents.h"
 #include "runtime/base/lists.h"
@@ -77,13 +77,25 @@ static void input_show(cpu_run *r, int32_t index) {
   }
 }
 
-/* A table that is made of lists has its shape now and its memory later, from
+/* The choice that makes an array, or NULL: it is a table. */
+static const dil_choice *choice_of(const dil_table *t, int32_t index) {
+  for (int32_t c = 0; c < t->choice_count; c++)
+    if (index == t->choices[c].rows || index == t->choices[c].rows + 1)
+      return &t->choices[c];
+  return NULL;
+}
+
+/* What is made has its shape now and its memory later, from
  * input_bounds_fill. */
 static dil_status input_bind_made(cpu_run *r, int32_t index) {
   const dil_input *in = &r->table->inputs[index];
   if (r->shard || documents_given(r->call))
     return dil_lists_refuse(r->table, index);
-  r->read[index] = dil_lists_table(in, &r->read[in->rows], r->M, NULL);
+  const dil_choice *c = choice_of(r->table, index);
+  r->read[index] = !c                 ? dil_lists_table(in, &r->read[in->rows],
+                                                        r->M, NULL)
+                   : c->rows == index ? choose_rows(r, c, NULL)
+                                      : choose_cols(r, c, NULL);
   input_show(r, index);
   return DIL_OK;
 }
@@ -108,27 +120,45 @@ dil_status input_bind(cpu_run *r, const dil_code *code) {
   return DIL_OK;
 }
 
-/* Bytes of the tables that are made of lists. */
+static int64_t input_made_one(const dil_tensor *t) {
+  return round_up(dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype), 64);
+}
+
+/* Bytes of what is made, and what making it takes. */
 static int64_t input_made_bytes(const cpu_run *r) {
-  int64_t bytes = 0;
+  int64_t bytes = choose_bytes(r);
   for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++)
-    bytes += round_up(dil_tensor_count(&r->read[i]), 64);
+    bytes += input_made_one(&r->read[i]);
   return bytes;
 }
 
-static dil_status input_make(cpu_run *r, char *memory) {
+/* Tables of the lists that the call brings, or of those that choices made. */
+static dil_status input_make_tables(cpu_run *r, bool chosen) {
   for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
     const dil_input *in = &r->table->inputs[i];
     const dil_tensor *rows = &r->read[in->rows], *cols = &r->read[in->cols];
-    dil_status wrong = dil_lists_check(in, r->table->inputs, rows, cols,
-                                       &r->read[i]);
+    if (!dil_input_is_table(in) ||
+        (in->rows >= r->table->input_count) != chosen)
+      continue;
+    dil_status wrong = chosen ? DIL_OK
+                              : dil_lists_check(in, r->table->inputs, rows,
+                                                cols, &r->read[i]);
     if (wrong) return wrong;
-    r->read[i].data = memory;
-    input_show(r, i);
     dil_lists_fill(rows, cols, &r->read[i]);
-    memory += round_up(dil_tensor_count(&r->read[i]), 64);
   }
   return DIL_OK;
+}
+
+/* Choices may ask tables of the call's own lists. */
+static dil_status input_make(cpu_run *r, char *memory) {
+  for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
+    r->read[i].data = memory;
+    input_show(r, i);
+    memory += input_made_one(&r->read[i]);
+  }
+  dil_status status = input_make_tables(r, false);
+  if (!status) status = choose_run(r, memory);
+  return status ? status : input_make_tables(r, true);
 }
 
 /* ---- summaries ----------------------------------------------------------- */

@@ -4,6 +4,7 @@
  */
 #include "gpu.h"
 #include "compiler/analysis/cover.h"
+#include "compiler/cli/accuracy.h"
 #include "compiler/oracle/oracle.h"
 #include "runtime/base/random.h"
 #include <math.h>
@@ -99,7 +100,8 @@ enum { LIST = 3, LIST_REST = 5 }; /* entries of a block, and those behind all */
 static const dil_input *list_table(const data *d, int32_t index) {
   const pattern *p = d->pattern;
   for (int32_t made = p->input_count; made < pattern_reads(p); made++)
-    if (p->input[made].rows == index || p->input[made].cols == index)
+    if (dil_input_is_table(&p->input[made]) &&
+        (p->input[made].rows == index || p->input[made].cols == index))
       return &p->input[made];
   return NULL;
 }
@@ -124,7 +126,9 @@ static double list_element(const data *d, int32_t index, const int64_t *at,
 
 static value read_list(const data *d, const dil_input *made,
                        const int32_t *at) {
-  const dil_tensor *rows = &d->inputs[made->rows], *cols = &d->inputs[made->cols];
+  int32_t own = d->pattern->input_count;
+  const dil_tensor *lists = made->rows < own ? d->inputs : d->call.made - own;
+  const dil_tensor *rows = &lists[made->rows], *cols = &lists[made->cols];
   int64_t place[DIL_RANK_MAX], line = rows->rank - 1;
   for (int32_t axis = 0; axis < line; axis++) place[axis] = at[axis];
   place[line] = at[line];
@@ -177,6 +181,25 @@ static void make_input(data *d, int32_t index) {
   d->inputs[index] =
       dil_tensor_make(g->bytes, input->dtype, input->rank, shape);
   fill_input(d, index);
+}
+
+/* ---- blocks that a call chooses ------------------------------------------ */
+
+/* Means have NaN where a row has it, so that no row may be spoilt. The oracle's
+ * answer waits for the lists of the kernel. */
+static bool make_lists(data *d) {
+  oracle_lists *lists = must_allocate(calloc(1, sizeof *lists));
+  if (oracle_lists_open(d->pattern, &d->call, lists)) abort();
+  d->lists = lists;
+  return d->call.made != NULL;
+}
+
+/* "" or what is wrong with the lists of a run. */
+static const char *lists_problem(const data *d) {
+  static choice_accuracy v;
+  if (!d->call.made) return "";
+  if (choice_accuracy_check(d->pattern, &d->call, 1, &v)) abort();
+  return v.good ? "" : v.fault;
 }
 
 /* ---- rows that nobody may see -------------------------------------------- */
@@ -244,6 +267,8 @@ static void spoil_unseen(data *d) {
 
 static void ask_oracle(data *d) {
   const pattern *p = d->pattern;
+  free(d->o);
+  free(d->lse);
   int64_t B = d->shape.batch, N = d->shape.queries, H = p->heads;
   size_t rows = (size_t)(B * N * H);
   d->o = must_allocate(calloc(rows * (size_t)p->value_dim + 1, sizeof *d->o));
@@ -316,7 +341,8 @@ data *data_new(const tested_pattern *s, call_shape shape) {
   d->call.inputs = d->inputs;
   d->call.input_count = p->input_count;
   for (int32_t i = 0; i < p->input_count; i++) make_input(d, i);
-  if (!shape.clean) spoil_unseen(d);
+  bool chooses = make_lists(d);
+  if (!shape.clean && !chooses) spoil_unseen(d);
   for (int32_t i = 0; i < d->guard_count; i++) guard_protect(&d->guards[i]);
   ask_oracle(d);
   make_lengths(d, shape.told);
@@ -331,6 +357,8 @@ void data_free(data *d) {
   free(d->o);
   free(d->lse);
   free(d->explained);
+  oracle_lists_free(d->lists);
+  free(d->lists);
   free(d);
 }
 
@@ -554,5 +582,8 @@ const char *data_problem(data *d, kernel_made *k) {
   if (!guard_intact(o, &d->call.o)) return "wrote beside the elements of o";
   if (lse && !guard_intact(lse, &d->call.lse))
     return "wrote beside the elements of lse";
+  const char *lists = lists_problem(d);
+  if (lists[0]) return lists;
+  if (d->call.made) ask_oracle(d);
   return data_compare(d);
 }

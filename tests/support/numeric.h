@@ -150,6 +150,7 @@ typedef struct data {
   dil_tensor inputs[DIL_INPUT_MAX];
   guard guards[NUMERIC_GUARDS];
   int32_t guard_count;
+  struct oracle_lists *lists; /* of choices of blocks; NULL: none */
   double *o, *lse;         /* the oracle's [B, N, H, Dv] and [B, H, N] */
   rounding *explained;     /* [B, N, H] what the rounding of scores explains;
                               NULL until a bound is exceeded */

@@ -210,3 +210,56 @@ void dimension_function(build *b) {
     emit_return(e, emit_convert(e, LLVMSExt, size, e->i64));
   }
 }
+
+/* ---- keeps beside a choice ----------------------------------------------- */
+
+/* Returns whether some keep of the level but the choice holds; NULL: it has no
+ * other. */
+static ref level_holds(build *b, site *s, const keeps *level) {
+  const emit *e = &b->emit;
+  ref any = NULL;
+  for (int32_t k = 0; k < level->count; k++) {
+    if (level->keep[k].kind != KEEP_EXPR) continue;
+    ref one = expression_value(b, s, level->keep[k].condition);
+    any = any ? emit_or(e, any, one) : one;
+  }
+  return any;
+}
+
+static bool level_chooses(const keeps *level) {
+  for (int32_t k = 0; k < level->count; k++)
+    if (level->keep[k].kind != KEEP_EXPR) return true;
+  return false;
+}
+
+static void keeps_of(build *b, site *s, exact *mode, const branch *of) {
+  emit *e = &b->emit;
+  bool first = level_chooses(&of->keeps[0]);
+  exact_begin(b, mode);
+  ref held = level_holds(b, s, &of->keeps[first ? 0 : 1]);
+  ref let = level_holds(b, s, &of->keeps[first ? 1 : 0]);
+  exact_end(b, mode);
+  ref none = emit_word(e, 0);
+  ref bits = held ? emit_select(e, held, emit_word(e, DIL_KEEPS_HELD), none) : none;
+  ref through = emit_word(e, DIL_KEEPS_LET);
+  if (let) through = emit_select(e, let, through, none);
+  emit_return(e, emit_or(e, bits, through));
+}
+
+void keeps_function(build *b) {
+  emit *e = &b->emit;
+  const dil_table *t = &b->plan->table;
+  LLVMBasicBlockRef block[DIL_BRANCH_MAX];
+  site s;
+  emit_function(e, "keeps", 'w', "wpww");
+  exact mode = exact_open(b);
+  site_open(b, &s, emit_parameter(e, 1));
+  site_open_inputs(b, &s);
+  s.i = emit_parameter(e, 2);
+  s.j = emit_parameter(e, 3);
+  cases_begin(b, emit_parameter(e, 0), t->choice_count, emit_word(e, 0), block);
+  for (int32_t c = 0; c < t->choice_count; c++) {
+    LLVMPositionBuilderAtEnd(e->builder, block[c]);
+    keeps_of(b, &s, &mode, &b->plan->pattern->branch[t->choices[c].branch]);
+  }
+}

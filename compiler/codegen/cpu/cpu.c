@@ -52,9 +52,16 @@ static void write_rows(build *b) {
     row_modify(b, chain);
 }
 
+static bool choice_asks(const dil_table *t) {
+  for (int32_t c = 0; c < t->choice_count; c++)
+    if (t->choices[c].asks) return true;
+  return false;
+}
+
 static void write_questions(build *b) {
   if (b->plan->table.predicate_count > 0) cover_function(b);
-  if (b->plan->table.input_count > 0) dimension_function(b);
+  if (pattern_reads(b->plan->pattern) > 0) dimension_function(b);
+  if (choice_asks(&b->plan->table)) keeps_function(b);
 }
 
 /* The walk calls these functions once a row or a key. */

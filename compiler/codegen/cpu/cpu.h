@@ -200,5 +200,6 @@ bounds bounds_of(build *b, interval_box *x, const expr *tree);
 bounds input_bounds(build *b, interval_box *x, const expr *tree);
 void cover_function(build *b);
 void dimension_function(build *b);
+void keeps_function(build *b);
 
 #endif

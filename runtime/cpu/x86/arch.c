@@ -63,6 +63,7 @@ const dil_arch dil_host_arch = {
     .f32_to_bf16 = x86_f32_to_bf16,
     .is_finite = x86_is_finite,
     .interleave = x86_interleave,
+    .panel = x86_panel,
     .words_to_lanes = x86_words_to_lanes,
     .lanes_to_rows = x86_lanes_to_rows,
 };

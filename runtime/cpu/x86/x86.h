@@ -28,6 +28,8 @@ void x86_f32_to_bf16(const float *from, int32_t n, uint16_t *out);
 bool x86_is_finite(const float *row, int32_t n);
 bool x86_interleave(const uint16_t *even, const uint16_t *odd, int32_t n,
                     uint16_t *out);
+void x86_panel(const float *rows, int32_t count, const float *panel,
+               int32_t width, float *out);
 void x86_words_to_lanes(const float *const *words, int32_t count,
                         int32_t lanes, float *out);
 void x86_lanes_to_rows(const float *o, int32_t width, int32_t lanes,

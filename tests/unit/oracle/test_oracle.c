@@ -195,9 +195,6 @@ START_TEST(run_refuses_what_has_no_answer) {
   check_refused(p, call, DIL_USAGE, "has no lse");
   call->lse.data = NULL;
   ck_assert_int_eq(oracle_run(p, call), DIL_OK);
-  add_keep(memory, &p->branch[0].keeps[0], 4,
-           (keep){.kind = KEEP_TOP, .amount = 2});
-  check_refused(p, call, DIL_UNSUPPORTED, "keep top");
   p = make_pattern(memory, 2, 1, 3, 3, 1);
   add_inputs(memory, p);
   call = sample_call(memory, p, 1, 4, 4, 1);

@@ -187,7 +187,9 @@ START_TEST(odd_corners_read_back) {
   check_text(HEAD "input kept : u8[H, nb, nb]; block 4; keep from kept; "
              "branch { keep local(1); } branch { } }");
   check_text(HEAD "block 4; keep top 2 by mean; branch { keep local(1); } }");
-  check_text(HEAD "block 4; keep mass 0.5 by mean; branch { } }");
+  check_text(HEAD "block 4; keep mass 0.5, 3 by mean each; branch { } }");
+  check_text(HEAD "input g : f32[H, nbq, nb]; block 8, 4; branch { causal; "
+             "keep top 2 by g; shared kv; } branch { window 9, 3; } }");
   check_text(HEAD "block 4; keep local(1); branch { block 8; } branch { } }");
   /* conditions that fold away, negative and extreme numbers */
   check_text(HEAD "mask 1 < 2 || i < j; branch { mask 2 < 1; } }");
