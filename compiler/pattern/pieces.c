@@ -64,6 +64,8 @@ static branch branch_of(arena *a, const branch *b, const piece *p) {
   out.left = x->left < 0 ? 0 : x->left;
   if (x->right < 0) out.right = 0;
   else if (!b->causal) out.right = x->right;
+  out.head_first = p->head_first;
+  out.head_last = p->head_last;
   out.mask = ARENA_ARRAY(a, expr *, p->rest_count + BOUNDS);
   out.mask_count = 0;
   add_range(a, &out, EXPR_J_, &x->keys);
@@ -115,7 +117,9 @@ static void pieces_read(arena *a, const branch *b, pieces *p) {
   int64_t right = b->causal && b->right > 0 ? 0 : b->right;
   *p = (pieces){.count = 1,
                 .of = {{.pairs = {.left = b->left, .right = right},
-                        .each = 1}}};
+                        .each = 1,
+                        .head_first = b->head_first,
+                        .head_last = b->head_last}}};
   for (int32_t m = 0; m < b->mask_count; m++) pieces_and(a, p, b->mask[m]);
 }
 
@@ -131,12 +135,18 @@ static bool is_plain(const branch *b) {
   return !b->keeps[0].count && !b->keeps[1].count && !b->sink_count;
 }
 
+/* A branch's own sinks are of all rows of its heads. */
+static bool keeps_sinks(const branch *b, const piece *p) {
+  return !b->sink_count ||
+         (p->head_first == b->head_first && p->head_last == b->head_last);
+}
+
 /* The pieces of a branch; false: it stays as it is. */
 static bool pieces_of(arena *a, const branch *b, pieces *p) {
   pieces_read(a, b, p);
-  if (p->full || !takes_each(b, p)) return false;
+  if (p->full || !p->count || !takes_each(b, p)) return false;
   if (p->count == 1)
-    return pieces_part(p) &&
+    return pieces_part(p) && keeps_sinks(b, &p->of[0]) &&
            (p->of[0].rest_count < b->mask_count || p->of[0].each > 1);
   return is_plain(b) && pieces_settle(p);
 }
@@ -147,13 +157,11 @@ static bool pieces_of_union(arena *a, const pattern *p, pieces *all) {
   *all = (pieces){0};
   for (int32_t i = 0; i < p->branch_count && !all->full; i++) {
     const branch *b = &p->branch[i];
-    if (!is_plain(b) || b->segment || b->dilation > 1 || b->head_first ||
-        b->head_last < p->heads - 1)
-      return false;
+    if (!is_plain(b) || b->segment || b->dilation > 1) return false;
     pieces_read(a, b, one);
     pieces_append(all, one);
   }
-  return !all->full && pieces_settle(all);
+  return !all->full && all->count && pieces_settle(all);
 }
 
 /* False: more branches than there may be. */

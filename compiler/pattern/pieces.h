@@ -10,6 +10,7 @@ enum { PIECES = 64, PIECE_TERMS = 16 };
 typedef struct piece {
   pair_bounds pairs;
   int64_t each, shift; /* (i - j) % each == shift; each 1: any pair */
+  int32_t head_first, head_last; /* inclusive */
   int32_t rest_count;
   expr *rest[PIECE_TERMS]; /* conditions that stay masks */
 } piece;

@@ -1,14 +1,14 @@
 /* pieces_part.c - pieces of a mask without common pairs.
  *
  * In: pieces. Out: pieces that keep the same pairs, each pair once. A piece is a
- * box: a range of keys, one of rows and a band of distances. What a piece holds
+ * box: a range of heads, of keys and of rows, and a band of distances. What it holds
  * is cut out of another whose other conditions are at least as narrow. */
 #include "pieces.h"
 #include "runtime/base/arithmetic.h"
 
 /* CUTS_MOST: after so many cuts the mask stays. SIDES: parts that a cut leaves.
  */
-enum { CUTS_MOST = 512, SIDES = 6 };
+enum { CUTS_MOST = 512, SIDES = 8 };
 
 /* ---- boxes --------------------------------------------------------------- */
 
@@ -31,7 +31,8 @@ static bool residues_meet(const piece *a, const piece *b) {
 }
 
 static bool pieces_meet(const piece *a, const piece *b) {
-  return residues_meet(a, b) && ranges_meet(&a->pairs.keys, &b->pairs.keys) &&
+  return a->head_first <= b->head_last && b->head_first <= a->head_last &&
+         residues_meet(a, b) && ranges_meet(&a->pairs.keys, &b->pairs.keys) &&
          ranges_meet(&a->pairs.rows, &b->pairs.rows) &&
          distances_meet(a->pairs.left, b->pairs.right) &&
          distances_meet(b->pairs.left, a->pairs.right);
@@ -80,6 +81,17 @@ static void cut_range(piece *p, const position_range *cut, bool rows,
   }
 }
 
+static void cut_heads(piece *p, const piece *cut, parts *to) {
+  if (p->head_first < cut->head_first) {
+    parts_add(to, p)->head_last = cut->head_first - 1;
+    p->head_first = cut->head_first;
+  }
+  if (p->head_last > cut->head_last) {
+    parts_add(to, p)->head_first = cut->head_last + 1;
+    p->head_last = cut->head_last;
+  }
+}
+
 static void cut_distances(piece *p, const pair_bounds *cut, parts *to) {
   if (p->pairs.left > cut->left) {
     parts_add(to, p)->pairs.right = -cut->left - 1;
@@ -97,6 +109,7 @@ static bool piece_without(const piece *p, const piece *cut, parts *to) {
   piece inside = *p;
   to->count = 0;
   if (!is_narrower(p, cut)) return false;
+  cut_heads(&inside, cut, to);
   cut_range(&inside, &cut->pairs.keys, false, to);
   cut_range(&inside, &cut->pairs.rows, true, to);
   cut_distances(&inside, &cut->pairs, to);

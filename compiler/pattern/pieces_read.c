@@ -1,9 +1,9 @@
 /* pieces_read.c - masks as a disjunction of pieces.
  *
  * In: a condition. Out: pieces: windows (`i - j < w`), ranges of keys (`j < c`)
- * and of rows (`i < c`), residues (`i % r == j % r`, `(i - j) % r == c`), and the
- * terms that are none of these. Of more residues than a branch has, a divisor
- * becomes its dilation. */
+ * and of rows (`i < c`), residues (`i % r == j % r`, `(i - j) % r == c`), heads
+ * (`h < c`), and the terms that are none of these. Of more residues than a
+ * branch has, a divisor becomes its dilation. */
 #include "pieces.h"
 #include "runtime/base/arithmetic.h"
 #include <string.h>
@@ -210,6 +210,42 @@ static bool each_take(const expr *e, piece *p) {
   return p->each == x.modulus;
 }
 
+/* ---- heads --------------------------------------------------------------- */
+
+/* RUNS_MOST: ranges of heads that a condition may leave of a piece. */
+enum { RUNS_MOST = 4 };
+
+static bool is_of_head(const expr *e) {
+  static const expr_op others[] = {EXPR_B_, EXPR_I_,    EXPR_J_, EXPR_S_,
+                                   EXPR_N_, EXPR_BATCH, EXPR_M_, EXPR_INPUT};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (expr_uses(e, others[i])) return false;
+  return expr_uses(e, EXPR_H_);
+}
+
+static bool holds_for(const expr *e, int32_t head) {
+  expr_point point = {.h = head};
+  return expr_eval(e, &point, false).integer != 0;
+}
+
+/* The piece in ranges of those heads for which the condition holds. False: there
+ * are too many, or the pieces are full. */
+static bool heads_take(const expr *e, const piece *p, pieces *to) {
+  int32_t runs = 0;
+  for (int32_t h = p->head_first; h <= p->head_last; h++) {
+    if (!holds_for(e, h)) continue;
+    if (h > p->head_first && holds_for(e, h - 1)) {
+      to->of[to->count - 1].head_last = h;
+      continue;
+    }
+    if (++runs > RUNS_MOST || to->count == PIECES) return false;
+    to->of[to->count] = *p;
+    to->of[to->count].head_first = to->of[to->count].head_last = h;
+    to->count++;
+  }
+  return true;
+}
+
 /* ---- reading ------------------------------------------------------------- */
 
 static void piece_and(piece *p, expr *e, bool *full) {
@@ -227,6 +263,16 @@ void pieces_append(pieces *to, const pieces *from) {
   to->count += from->count;
 }
 
+/* False: the condition stays a mask. */
+static bool pieces_take_heads(arena *a, pieces *p, const expr *e) {
+  pieces *made = ARENA_NEW(a, pieces);
+  for (int32_t i = 0; i < p->count; i++)
+    if (!heads_take(e, &p->of[i], made)) return false;
+  p->count = made->count;
+  memcpy(p->of, made->of, (size_t)made->count * sizeof *made->of);
+  return true;
+}
+
 void pieces_and(arena *a, pieces *p, expr *e) {
   if (e->op == EXPR_AND) {
     for (int32_t i = 0; i < e->count && !p->full; i++)
@@ -240,7 +286,7 @@ void pieces_and(arena *a, pieces *p, expr *e) {
       pieces_and(a, one, e->arg[i]);
       pieces_append(p, one);
     }
-  } else {
+  } else if (!is_of_head(e) || !pieces_take_heads(a, p, e)) {
     for (int32_t i = 0; i < p->count; i++) piece_and(&p->of[i], e, &p->full);
   }
 }

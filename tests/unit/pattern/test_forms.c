@@ -27,7 +27,8 @@ static void put_term(FILE *out, uint64_t *state) {
       "j - i < %d",   "j < %d",           "j >= %d",          "%d >= j",
       "i - j >= -%d", "i < %d",           "i - j >= %d",      "j - i > %d",
       "j == %d",      "abs(i - j) == %d", "i + j > %d"};
-  static const char *const plain[] = {"j <= i", "i == j", "j > i", "i >= j"};
+  static const char *const plain[] = {"j <= i", "i == j", "j > i", "i >= j",
+                                      "h == 1", "h < 2",  "h % 2 == 0"};
   static const char *const residues[] = {
       "i %% %d == j %% %d", "(i - j) %% %d == 0", "0 == (j - i) %% %d",
       "(i - j) %% %d == 1", "1 == (j - i) %% %d", "j %% %d == 0"};
@@ -36,7 +37,7 @@ static void put_term(FILE *out, uint64_t *state) {
   if (kind < 7)
     fprintf(out, forms[random_in(state, 0, kind < 5 ? 8 : 14)], number);
   else if (kind < 8)
-    fputs(plain[random_in(state, 0, 3)], out);
+    fputs(plain[random_in(state, 0, 6)], out);
   else
     fprintf(out, residues[random_in(state, 0, kind < 9 ? 2 : 5)], r, r);
 }
@@ -64,6 +65,8 @@ static void put_branch(FILE *out, uint64_t *state) {
   if (random_chance(state, 15))
     fprintf(out, "dilation %d; phase %s; ", (int)random_in(state, 1, 3),
             phases[random_in(state, 0, 2)]);
+  if (random_chance(state, 10))
+    fprintf(out, "heads %d..2; ", (int)random_in(state, 0, 2));
   if (random_chance(state, 80)) {
     fputs("mask ", out);
     put_mask(out, state);
@@ -78,7 +81,7 @@ static char *random_text(uint64_t *state) {
   size_t size;
   FILE *out = open_memstream(&text, &size);
   int64_t branches = random_in(state, 1, 5);
-  fprintf(out, "pattern p { heads 2; head_dim 8; dtype f32; combine %s;\n",
+  fprintf(out, "pattern p { heads 3; head_dim 8; dtype f32; combine %s;\n",
           ways[random_in(state, 0, 3)]);
   if (random_chance(state, 50)) {
     fputs("mask ", out);
@@ -163,6 +166,12 @@ static const struct {
     {"i - j < 128 || (i - j) % 4 == 0", 2, true},
     {"abs(i - j) < 128 || (i - j) % 4 == 0", 3, true},
     {"i - j < 128 || (i - j) % 128 == 0", 2, true},
+    {"h < 4 && i - j < 9 || h >= 4 && j < 5", 2, true},
+    {"h >= 4 || i - j < 9", 2, true},
+    {"h % 3 == 1 && j <= i", 3, true},
+    {"h % 2 == 0 && j <= i || h > 6", 5, true},
+    {"h > 20", 1, false},
+    {"h + b < 4 && j < 5", 1, false},
     {"i < 4 || j < 4", 2, true},
     {"abs(i - j) <= 256 || i < 64 || j < 64", 3, true},
     {"i >= 0", 1, false},
@@ -173,7 +182,7 @@ static const struct {
 START_TEST(forms_by_hand) {
   char text[512];
   snprintf(text, sizeof text,
-           "pattern p { heads 1; head_dim 8; dtype f32; branch { mask %s; } }",
+           "pattern p { heads 8; head_dim 8; dtype f32; branch { mask %s; } }",
            forms[_i].mask);
   const pattern *p = pattern_normalise(memory, parsed(text));
   bool reads = true;
