@@ -285,3 +285,17 @@ void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
   }
   cover_close(&c, count);
 }
+
+double cover_kept_tiles(const pattern *p, int64_t N, int32_t rows,
+                        int32_t keys) {
+  cover c;
+  cover_count count = {0};
+  cover_open(&c, p, N, N, NULL, 0);
+  tile_counts t = {.rows = rows, .keys = keys};
+  for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
+    cover_order all = order_of(c.pattern, c.head);
+    count_head_tiles(&c, &all, (double)heads, &t, &count);
+  }
+  cover_close(&c, &count);
+  return count.partial + count.full;
+}

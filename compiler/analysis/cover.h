@@ -32,5 +32,9 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
 /* Counts nothing but `pairs`, in a fraction of the time. */
 void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
                  int64_t b, cover_count *count);
+/* Counts the tiles of rows x keys that are not empty, of N queries and keys. No
+ * condition of the pattern may read inputs. */
+double cover_kept_tiles(const pattern *p, int64_t N, int32_t rows,
+                        int32_t keys);
 
 #endif

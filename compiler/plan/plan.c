@@ -6,6 +6,7 @@
  * softmax, where the rows of a class fill tiles (on a GPU by counting: fuse.c);
  * else each is its own pass and resumes the state of the one before. */
 #include "planner.h"
+#include "compiler/analysis/cover.h"
 #include "runtime/base/arithmetic.h"
 #include <assert.h>
 
@@ -344,9 +345,32 @@ planner plan_begin(arena *a, diag *d, const pattern *p, unsigned force) {
   return pl;
 }
 
+static bool masks_read_inputs(const pattern *p) {
+  bool reads = false;
+  for (int32_t b = 0; b < p->branch_count; b++) {
+    const branch *of = &p->branch[b];
+    for (int32_t m = 0; m < of->mask_count; m++)
+      reads |= expr_uses(of->mask[m], EXPR_INPUT);
+    reads |= of->keeps[0].count || of->keeps[1].count;
+  }
+  return reads;
+}
+
+/* Returns whether the branches that masks became keep about as few tiles as the
+ * masks do: many thin pieces of one tile would each visit it. */
+static bool keeps_few_tiles(const pattern *normal, const pattern *p) {
+  enum { LENGTH = 32768, TILE = 128, FEW = 2 };
+  const double more = 1.25;
+  if (normal->branch_count <= p->branch_count + FEW || masks_read_inputs(p))
+    return true;
+  return cover_kept_tiles(normal, LENGTH, TILE, TILE) <=
+         more * cover_kept_tiles(p, LENGTH, TILE, TILE);
+}
+
 const pattern *plan_normalise(arena *a, const pattern *p, unsigned force) {
   bool as_written = force & (FORCE_CHAIN | FORCE_MULTISET);
-  return as_written ? p : pattern_normalise(a, p);
+  const pattern *normal = as_written ? p : pattern_normalise(a, p);
+  return keeps_few_tiles(normal, p) ? normal : p;
 }
 
 /* The fast kernels of a GPU know `phase each` as a few branches. */

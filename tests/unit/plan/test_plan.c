@@ -421,6 +421,18 @@ START_TEST(passes_fit_the_combine) {
 }
 END_TEST
 
+/* Thin pieces of one tile would each visit it; pieces far apart do not. */
+START_TEST(thin_pieces_stay_a_mask) {
+  const pattern *thin = pattern_of(
+      "branch { mask i == j || i - j == 3 || i - j == 7 || i - j == 12; }");
+  const pattern *apart = pattern_of(
+      "branch { mask i - j < 300 && j <= i || j < 4 || i - j == 9000 || i < 2; }");
+  ck_assert_int_gt(pattern_normalise(memory, thin)->branch_count, 3);
+  ck_assert_ptr_eq(plan_normalise(memory, thin, 0), thin);
+  ck_assert_int_gt(plan_normalise(memory, apart, 0)->branch_count, 3);
+}
+END_TEST
+
 #define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
 int main(void) {
@@ -434,6 +446,7 @@ int main(void) {
   tcase_add_loop_test(tests, masks_become_branches, 0, COUNT(lifted));
   tcase_add_test(tests, a_branch_without_condition_has_no_predicate);
   tcase_add_test(tests, tiles_end_where_blocks_do);
+  tcase_add_test(tests, thin_pieces_stay_a_mask);
   tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
   tcase_add_test(tests, a_plan_after_an_error_is_whole);
   tcase_add_test(tests, sinks_stand_in_the_tables);
