@@ -47,7 +47,6 @@ static dil_status new_kernel(session *s) {
 static dil_status open_made_kernel(session *s, const options *o, int64_t seq) {
   (void)seq;
   compilation *c = &s->compilation;
-  dil_sizes sizes = session_sizes(s);
   char text[KNOBS_TEXT];
   bool recalled = !o->no_wisdom &&
                   driver_apply_wisdom(c, session_context(s), s->setup.size);
@@ -67,7 +66,8 @@ static dil_status open_made_kernel(session *s, const options *o, int64_t seq) {
   status = dil_context_stats(session_context(s), &stats);
   s->report.kept = stats.cache_hits > 0;
   if (status) return status;
-  return dil_kernel_variant(s->kernel, &sizes, s->variant, sizeof s->variant);
+  return dil_kernel_call_variant(s->kernel, &s->setup.call, s->variant,
+                                 sizeof s->variant);
 }
 
 static dil_status open_cuda_kernel(session *s, const options *o, int64_t seq) {

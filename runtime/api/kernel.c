@@ -71,6 +71,13 @@ dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
   return kernel->context->kind->time(kernel, call, seconds);
 }
 
+dil_status dil_kernel_call_variant(dil_kernel *kernel, const dil_call *call,
+                                   char *text, size_t room) {
+  dil_status status = kernel_check(kernel);
+  if (status) return status;
+  return kernel->context->kind->variant(kernel, call, text, room);
+}
+
 static dil_status kernel_prepare_backward(dil_kernel *kernel,
                                           const dil_sizes *sizes) {
   gradients g;

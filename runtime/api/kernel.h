@@ -34,6 +34,10 @@ dil_status dil_kernel_make(dil_context *context,
 /* Seconds that one run takes: the device's own time. */
 dil_status dil_kernel_time(dil_kernel *kernel, const dil_call *call,
                            double *seconds);
+/* The variant that a call takes; sizes alone know nothing of documents and pages.
+ */
+dil_status dil_kernel_call_variant(dil_kernel *kernel, const dil_call *call,
+                                   char *text, size_t room);
 
 /* The same for its gradients, of a call that is checked by those who make it.
  */

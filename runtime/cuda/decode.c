@@ -6,6 +6,7 @@
 #include "device.h"
 #include "general.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/maps.h"
 #include "runtime/cuda/launch/counters.h"
@@ -18,8 +19,8 @@
 
 _Static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES &&
                    offsetof(decode_launch, of) == 4096 &&
-                   offsetof(decode_launch, dilation) == 5728 &&
-                   offsetof(decode_launch, counters) == 5776,
+                   offsetof(decode_launch, dilation) == 5752 &&
+                   offsetof(decode_launch, counters) == 5800,
                "templates/decode/decode.cu has another decode_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -165,6 +166,7 @@ static const char *decode_refusal(const cuda_run *r, int32_t pass,
   if (r->shard) return "a shard of a sequence";
   if (r->drop) return "dropout";
   if (c->packed.queries) return "documents of a packed call";
+  if (pages_given(c)) return "pages of a cache";
   if (r->M == 0) return "no keys";
   if (r->M > 1 << 29) return "more than 2^29 keys";
   if (decode_dilations(r->table, pass, list) > HOPPER_STRIDES)

@@ -5,6 +5,7 @@
 #include "device.h"
 #include "general.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include "templates/shared/splits.h"
@@ -13,10 +14,10 @@
 _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
                    offsetof(dil_params, q_stride) == 40 &&
                    offsetof(dil_params, state_o) == 160 &&
-                   offsetof(dil_params, B) == 216 &&
-                   offsetof(dil_params, items) == 328 &&
-                   offsetof(dil_params, scale) == 336 &&
-                   offsetof(dil_params, input) == 352,
+                   offsetof(dil_params, B) == 232 &&
+                   offsetof(dil_params, items) == 352 &&
+                   offsetof(dil_params, scale) == 360 &&
+                   offsetof(dil_params, input) == 376,
                "templates/general/general.cu has another dil_params");
 
 enum {
@@ -270,6 +271,10 @@ static dil_params general_parameters(const cuda_run *r) {
                   .packed_rows = (int)c->q.shape[1],
                   .packed_keys = (int)c->k.shape[1],
                   .states = 1,
+                  .pages = c->pages.number,
+                  .pages_stride = c->pages.stride,
+                  .page_shift = pages_given(c) ? pages_shift(c) : 0,
+                  .page_count = pages_given(c) ? (int)c->k.shape[0] : 0,
                   .seed_at = c->seed_at,
                   .splits = 1,
                   .pack = 1,

@@ -2,6 +2,7 @@
  * by 16-byte units in flight where they are whole, else element by element.
  * Needs the sizes that general.cu defines. */
 #pragma once
+#include "templates/shared/pages.cuh"
 
 /* Row r comes from at(r), or is zeros when that is NULL. */
 template <int ROWS, int WIDTH, int PITCH, class At>
@@ -96,8 +97,24 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
   }
 }
 
+/* Rows of a visit that stand in pages. */
+template <int ROWS, int WIDTH, int PITCH>
+DIL_INLINE void load_paged(const dil_params &p, const dil_tile &t,
+                           const dil_visit &v, char *to, bool whole,
+                           const void *pool, const long long (&stride)[3]) {
+  const element *from = (const element *)pool + t.kv * stride[2];
+  load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
+    int n = v.n + row;
+    if (n >= v.keys.end) return nullptr;
+    return page_row(p, from, t.b, v.keys.start + n * v.keys.step, stride);
+  });
+}
+
 DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
                           const dil_visit &v) {
+  if (is_paged(p))
+    return load_paged<TILE_KEYS, HEAD_DIM, PITCH_K>(
+        p, t, v, shared + SHARED_K, p.flags & DIL_WHOLE_K, p.k, p.k_stride);
   load_series<TILE_KEYS, HEAD_DIM, PITCH_K>(
       p, shared + SHARED_K, p.flags & DIL_WHOLE_K,
       (const element *)p.k + batch_place(p, t, true, p.k_stride) +
@@ -107,6 +124,9 @@ DIL_INLINE void load_keys(const dil_params &p, const dil_tile &t,
 
 DIL_INLINE void load_values(const dil_params &p, const dil_tile &t,
                             const dil_visit &v) {
+  if (is_paged(p))
+    return load_paged<TILE_KEYS, VALUE_DIM, PITCH_V>(
+        p, t, v, shared + SHARED_V, p.flags & DIL_WHOLE_V, p.v, p.v_stride);
   load_series<TILE_KEYS, VALUE_DIM, PITCH_V>(
       p, shared + SHARED_V, p.flags & DIL_WHOLE_V,
       (const element *)p.v + batch_place(p, t, true, p.v_stride) +

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "templates/shared/few.cuh"
+#include "templates/shared/pages.cuh"
 
 struct dil_cursor {
   dil_set rest;   /* branches not begun */
@@ -413,6 +414,9 @@ DIL_INLINE void plan_visit(const dil_params &p, int slot) {
     v.full = false;
     v.window = true;
   }
+#if PAGED
+  find_absent(p, planned_tile(), v);
+#endif
   __syncwarp();
   if ((threadIdx.x & 31) == 0) {
     SCRATCH.cursor = c;
@@ -436,8 +440,8 @@ DIL_INLINE unsigned part_bits(const dil_params &p, const dil_tile &t,
   return bits;
 }
 
-/* The same of a group of this warp. */
-DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
+/* The same of a group of this warp; windows are known by arithmetic. */
+DIL_INLINE unsigned group_bits(const dil_params &p, const dil_tile &t,
                                int slot, int group) {
   const dil_visit &v = SCRATCH.visit[slot];
   dil_rows rows = rows_of(p, t, group);
@@ -447,4 +451,14 @@ DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
   return part_bits(p, t, rows, v,
                    SCRATCH.part_live[slot][number / 4] >> byte & 0xff,
                    SCRATCH.part_full[slot][number / 4] >> byte & 0xff);
+}
+
+/* The pairs of a group that count. */
+DIL_INLINE unsigned visit_bits(const dil_params &p, const dil_tile &t,
+                               int slot, int group) {
+  unsigned bits = group_bits(p, t, slot, group);
+#if PAGED
+  bits = without_absent(SCRATCH.visit[slot], bits);
+#endif
+  return bits;
 }

@@ -11,7 +11,7 @@
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
   DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
-  DIL_PARAMS_BYTES = 1632 /* of dil_params; C and CUDA C both check it */
+  DIL_PARAMS_BYTES = 1656 /* of dil_params; C and CUDA C both check it */
 };
 
 /* Types of inputs. */
@@ -57,6 +57,10 @@ typedef struct dil_params {
   /* [batches + 1] of a packed call, whose batch rows are documents; or NULL. N
    * and M, rows and keys below are those of the longest. */
   const int *offsets_q, *offsets_k;
+  /* [batches][..], pages_stride apart: the pages of a batch row, or NULL. k and v
+   * are then the pool, [page_count][1 << page_shift rows], and not [B][M]. */
+  const int *pages;
+  long long pages_stride;
   const unsigned *seed_at;       /* in place of the seed below, or NULL */
   int B, N, M;                   /* of the whole sequence */
   int batches, rows;             /* of the call: batch rows, query rows */
@@ -74,6 +78,7 @@ typedef struct dil_params {
   int flags;
   int packed_rows, packed_keys;  /* of a packed call's tensors */
   int states;                    /* of a row of a packed call's state */
+  int page_shift, page_count;    /* rows of a page are 1 << page_shift */
   long long items;               /* tiles of the whole launch */
   float scale, weight;
   unsigned seed_low, seed_high;
@@ -112,7 +117,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2112 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2136 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */

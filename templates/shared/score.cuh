@@ -8,6 +8,11 @@
 #endif
 #include "templates/shared/walk.cuh"
 
+/* Keys may stand in pages of a cache. Gradients have none. */
+#ifndef PAGED
+#define PAGED !GRADIENT
+#endif
+
 /* The two rows of a thread. */
 struct dil_rows {
   int t[2], h[2]; /* position, head */
@@ -27,6 +32,9 @@ struct dil_visit {
   bool some;      /* there is such a tile */
   bool full;      /* every pair is kept */
   bool window;    /* nothing but a window and the end of its keys cut it */
+#if PAGED
+  unsigned absent[2]; /* a bit for each key whose page is outside the pool */
+#endif
 };
 
 DIL_INLINE bool window_holds(int predicate, int t, int j) {

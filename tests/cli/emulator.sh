@@ -82,7 +82,7 @@ made_by_hopper() { # options
 }
 
 # Two chips at once, a processor each.
-compare 80 12 edges packed linked_ranks gradients_cuda &
+compare 80 12 edges packed pages linked_ranks gradients_cuda &
 {
   compare 90 6 edges numeric hopper decode shards
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \

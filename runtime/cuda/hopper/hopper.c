@@ -10,6 +10,7 @@
 #include "hopper_sizes.h"
 #include "maps.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/launch/counters.h"
 #include "runtime/rowset/walk.h"
@@ -245,6 +246,7 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (t->sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
   if (c->packed.queries) return "documents of a packed call";
+  if (pages_given(c)) return "pages of a cache";
   if (r->shard && c->lengths) return "lengths of a shard";
   if (r->M == 0) return "no keys";
   if (asking.step > 1 || cuda_keys(r).step > 1) return "rows that lie apart";
