@@ -1,4 +1,4 @@
-/* each.c - `phase each` in other words, for those who know it not.
+/* each.c - `phase each` in other words, for kernels and counts without it.
  *
  * In: a pattern. Out: the same attention, with a branch of each phase, or a mask
  * `(i - j) % r == c`, in place of what a branch says. */
@@ -21,7 +21,8 @@ static expr *pair_make(arena *a, expr_op op, expr_type type, expr *left,
   return e;
 }
 
-expr *pattern_residue_mask(arena *a, span at, int64_t dilation, int64_t shift) {
+/* `(i - j) % dilation == shift`. */
+static expr *residue_mask(arena *a, span at, int64_t dilation, int64_t shift) {
   expr *behind =
       pair_make(a, EXPR_SUB, TYPE_I32, leaf_make(a, EXPR_I_, 0, at),
                 leaf_make(a, EXPR_J_, 0, at));
@@ -96,7 +97,7 @@ const pattern *pattern_spell_shifts(arena *a, const pattern *p) {
     if (b->mask_count)
       memcpy(mask, b->mask, (size_t)b->mask_count * sizeof *mask);
     mask[b->mask_count++] =
-        pattern_residue_mask(a, b->at, b->dilation, b->shift);
+        residue_mask(a, b->at, b->dilation, b->shift);
     b->mask = mask;
     b->dilation = 1;
     b->phase_kind = PHASE_CYCLE;

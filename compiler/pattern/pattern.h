@@ -172,8 +172,6 @@ static inline bool branch_selects_all(const branch *b) {
 const pattern *pattern_spell_each(arena *a, const pattern *p, int32_t most);
 /* The pattern with a mask in place of a shift of phases. */
 const pattern *pattern_spell_shifts(arena *a, const pattern *p);
-/* `(i - j) % dilation == shift`. */
-expr *pattern_residue_mask(arena *a, span at, int64_t dilation, int64_t shift);
 
 /* pieces_read.c: returns whether a condition compares i, j, or a distance of
  * both with a constant, so that bounds say it, and narrows *to by it. */
