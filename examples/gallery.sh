@@ -68,6 +68,8 @@ drawn() { # preset
   longformer) echo --seq 96 -D w=8 -D g=3 ;;
   longformer_global) echo --seq 96 -D w=8 --input "chosen=$made/chosen.npy" ;;
   longnet | torchscale) echo --seq 48 -D w=3 --head 1 ;;
+  moba | nsa_selected) echo --seq 96 -D size=8 -D blocks=5 ;;
+  seer) echo --seq 96 -D size=8 -D blocks=4 ;;
   neighborhood2d) echo --seq 64 -D wide=8 -D k=3 ;;
   neighborhood3d) echo --seq 48 -D tall=4 -D wide=4 -D k=3 ;;
   prefix) echo --seq 96 -D p=24 ;;
@@ -93,7 +95,10 @@ counted() { # preset
 }
 
 queries() { # preset
-  [ "$1" = tree ] && echo 64 || echo 16384
+  case $1 in
+  tree | moba | nsa_selected) echo 64 ;;
+  *) echo 16384 ;;
+  esac
 }
 
 bring() { # tokens: of a picture or of a cost
@@ -145,7 +150,7 @@ cost() { # preset
   share=$(awk -v x="$(field density "$line")" 'BEGIN { printf "%.3g", 100 * x }')
   work=$(short "$(field flops "$line")")
   options=$(told "$(counted "$1")")
-  [ "$1" != tree ] || options="--seq 64 $options"
+  [ "$(queries "$1")" != 64 ] || options="--seq 64${options:+ $options}"
   echo "$pairs pairs, $share % of dense, ${work}FLOP${options:+ (\`$options\`)}"
 }
 

@@ -76,6 +76,9 @@ static named_files files_written(arena *a, const options *o) {
   named_files all = {.count = 0};
   add_named_file(&all, "out", o->out);
   add_named_file(&all, "lse", o->lse);
+  for (int cols = 0; o->selection && cols < 2; cols++)
+    add_named_file(&all, "selection",
+                   call_choice_file(a, o->selection, NULL, cols));
   add_named_file(&all, "dq", o->gradient[0]);
   add_named_file(&all, "dk", o->gradient[1]);
   add_named_file(&all, "dv", o->gradient[2]);

@@ -280,6 +280,27 @@ dil_status call_setup_inputs(call_setup *b, bool all) {
   return status;
 }
 
+dil_status call_setup_shapes(call_setup *b, int64_t seq) {
+  const options *o = b->options;
+  dil_tensor loaded[3] = {0};
+  dil_status status = DIL_OK;
+  if ((o->array[0] || o->array[1]) && !call_has_choices(b->pattern))
+    return dil_fail(DIL_USAGE, "pattern '%s' chooses no blocks by their scores: "
+                    "--q and --k have no effect", b->pattern->name);
+  if (!o->array[0] != !o->array[1])
+    return dil_fail(DIL_USAGE, "blocks are chosen by q and k: say both --q and "
+                    "--k");
+  if (o->array[0] && o->seen[OPTION_STREAM])
+    return dil_fail(DIL_USAGE, "--q and --k cannot be used with --stream");
+  status = call_rows_load(b, loaded);
+  if (!status) status = call_setup_sizes(b, seq);
+  if (!status && o->array[0]) {
+    b->call.q = loaded[0];
+    b->call.k = loaded[1];
+  }
+  return status ? status : call_setup_inputs(b, false);
+}
+
 /* ---- the rest of a call ------------------------------------------------- */
 
 static dil_status make_lengths(call_setup *b) {
@@ -338,6 +359,7 @@ static dil_status check_call_options(const call_setup *b) {
 dil_status call_setup_tensors(call_setup *b, int64_t seq) {
   dil_tensor loaded[3];
   dil_status status = check_call_options(b);
+  if (!status) status = call_choices_check(b);
   if (!status) status = call_packed_check(b->options);
   if (!status) status = call_pages_check(b->options);
   if (!status) status = call_outputs_check(b->arena, b->options);

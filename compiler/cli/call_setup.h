@@ -51,6 +51,10 @@ void call_setup_free(call_setup *b);
 /* Sizes from --batch, --seq and --keys, and tensors without data. `seq` is the
  * default of --seq, unless it is negative. */
 dil_status call_setup_sizes(call_setup *b, int64_t seq);
+/* The same for a command that runs nothing: with the inputs that decide which
+ * pairs are kept, and with q and k where options give them, since blocks are
+ * chosen by these. DIL_USAGE: they are given and nothing is chosen. */
+dil_status call_setup_shapes(call_setup *b, int64_t seq);
 /* The declared inputs, after the sizes. Not `all`: an input that masks and
  * keeps do not read may be missing. */
 dil_status call_setup_inputs(call_setup *b, bool all);
@@ -142,6 +146,14 @@ dil_status call_lists_make(call_setup *b);
 bool call_has_choices(const pattern *p);
 /* Room for the lists of the call, which a run fills. */
 dil_status call_choices_make(call_setup *b);
+/* The file of --selection FILE that rows or cols are written to; `of` names the
+ * choice where there are several. */
+const char *call_choice_file(arena *a, const char *file, const char *of,
+                             bool cols);
+/* Writes the lists where options ask for them. */
+dil_status call_choices_write(const call_setup *b);
+/* DIL_USAGE: --selection of a pattern that chooses nothing. */
+dil_status call_choices_check(const call_setup *b);
 /* After a run: the tables of these lists. */
 dil_status call_choices_take(call_setup *b);
 /* Without a run: lists by q and k, or such as are to be expected; and tables. */

@@ -73,7 +73,7 @@ typedef struct options {
   int32_t file_count;
   const char **file;
   const char *kernel, *topology, *state, *array[3], *lengths, *offsets,
-      *key_offsets, *pages, *out, *lse, *cpu,
+      *key_offsets, *pages, *out, *lse, *selection, *cpu,
       *cuda;
   const char *d_o, *dlse, *gradient[3];
   const char *library, *name, *depend_file, *max_size;

@@ -365,8 +365,7 @@ static dil_status explain_kernel(arena *a, const options *o, compilation *c,
   r->backward = c->direction == DIL_BACKWARD;
   const plan *backward = r->backward ? turn_forward(c) : NULL;
   dil_status status = call_setup_open(a, o, c->pattern, b);
-  if (!status) status = call_setup_sizes(b, -1);
-  if (!status) status = call_setup_inputs(b, false);
+  if (!status) status = call_setup_shapes(b, -1);
   if (!status) status = fill_report(b, c, r);
   if (!status && r->backward)
     status =

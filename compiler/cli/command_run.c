@@ -7,6 +7,7 @@ static dil_status write_arrays(session *t, const options *o) {
   if (o->seen[OPTION_STREAM]) return call_setup_publish(b);
   dil_status status = o->out ? call_write_wide(b, o->out, &b->call.o) : DIL_OK;
   if (!status && o->lse) status = dil_npy_write(o->lse, &b->call.lse);
+  if (!status) status = call_choices_write(b);
   if (status || !o->backward) return status;
   return gradient_setup_write(b, &t->backward);
 }

@@ -100,8 +100,7 @@ dil_status command_show(arena *a, const options *o) {
   if (status) return message_compiled(o, &c, status);
   call_setup b;
   status = call_setup_open(a, o, c.pattern, &b);
-  if (!status) status = call_setup_sizes(&b, -1);
-  if (!status) status = call_setup_inputs(&b, false);
+  if (!status) status = call_setup_shapes(&b, -1);
   if (!status) status = show_pattern(a, o, &b);
   call_setup_free(&b);
   return message_compiled(o, &c, status);

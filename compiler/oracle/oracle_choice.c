@@ -336,10 +336,12 @@ int64_t oracle_choice_take(oracle_choice *x, const oracle_block *blocks,
 
 static void write_line(oracle_choice *x, int64_t b, int64_t h,
                        oracle_block *blocks, int32_t *rows, int32_t *cols) {
+  int64_t first, last;
   *rows = 0;
   for (int64_t bi = 0; bi < x->queries; bi++, rows++) {
     rows[1] = rows[0];
-    if (!is_served(x, h)) continue;
+    rows_of(x, b, bi, &first, &last);
+    if (!is_served(x, h) || first >= last) continue;
     oracle_choice_blocks(x, b, bi, h, blocks);
     rows[1] += (int32_t)oracle_choice_take(x, blocks, cols + rows[0]);
   }

@@ -431,4 +431,34 @@ no_lists_in_chunks() {
   "$DIL" run $lists --random 1 --stream=1M 2>&1 | grep -q 'no.* chunks'
 }
 is "lists do not go with --stream" no_lists_in_chunks
+
+# Blocks chosen by their scores: their lists give the same bits back.
+same_bits_by_lists() {
+  activations="--q examples/data/q.npy --k examples/data/k.npy
+    --v examples/data/v.npy --backward --random 7"
+  lists="input rows : i32[B, H, nb + 1]; input cols : i32[B, H, *];"
+  sed "s/keep *top 6 by mean;/$lists keep from rows, cols;/" \
+    examples/adaptive.dil >"$TMP/given.dil"
+  # shellcheck disable=SC2086 # words
+  "$DIL" run examples/adaptive.dil $activations --selection "$TMP/chosen.npy" \
+    --out "$TMP/o.npy" --dq "$TMP/dq.npy" --dk "$TMP/dk.npy" &&
+    "$DIL" run "$TMP/given.dil" $activations \
+      --input "rows=$TMP/chosen.rows.npy" --input "cols=$TMP/chosen.cols.npy" \
+      --out "$TMP/o2.npy" --dq "$TMP/dq2.npy" --dk "$TMP/dk2.npy" &&
+    cmp "$TMP/o.npy" "$TMP/o2.npy" && cmp "$TMP/dq.npy" "$TMP/dq2.npy" &&
+    cmp "$TMP/dk.npy" "$TMP/dk2.npy"
+}
+is "chosen lists give the same bits, backward too" same_bits_by_lists
+nothing_chosen() { # option...
+  "$DIL" "$@" 2>&1 | grep -q 'chooses no blocks by their scores'
+}
+is "--selection wants a choice" nothing_chosen run examples/dense.dil --seq 9 \
+  --random 1 --selection "$TMP/none.npy"
+is "show takes --q for a choice alone" nothing_chosen show examples/dense.dil \
+  --q examples/data/q.npy --k examples/data/k.npy
+refused_by_name() { # option...
+  "$DIL" run "$@" --random 1 2>&1 | grep -q 'chosen by their scores.*do not go'
+}
+is "choices do not go with --stream" refused_by_name preset:moba --seq 99 \
+  --stream=1M
 exit $bad

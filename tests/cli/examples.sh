@@ -34,6 +34,7 @@ for file in examples/*.dil; do
     says "# $(basename "$file"):" head -1 "$file"
 done
 
+run adaptive --q $data/q.npy --k $data/k.npy --v $data/v.npy
 run dense --seq 300 --keys 451 --random 1
 run causal --seq 500 --random 1
 run longnet -D w=128 --seq 1000 --random 1

@@ -27,8 +27,11 @@ sizes() { # preset
   longformer) echo --seq 300 -D w=32 ;;
   longformer_global) echo --seq 300 -D w=32 --input chosen=random ;;
   longnet | torchscale) echo --seq 300 -D w=32 ;;
+  nsa_selected) echo --seq 300 -D size=16 -D blocks=6 ;;
+  seer) echo --seq 300 -D size=32 -D blocks=3 --input gate=random ;;
   neighborhood2d) echo --seq 299 -D wide=23 -D r=2 ;;
   neighborhood3d) echo --seq 280 -D tall=7 -D wide=8 -D k=3 ;;
+  moba) echo --seq 300 -D size=32 ;;
   prefix) echo --seq 300 -D p=77 ;;
   sliding | streaming) echo --seq 300 -D w=64 ;;
   strided) echo --seq 300 -D l=32 ;;

@@ -116,11 +116,156 @@ START_TEST(random_cases_hold) {
 }
 END_TEST
 
+/* ---- papers -------------------------------------------------------------- */
+
+enum { ROWS = 90, HEADS = 4, WIDTH = 8, SIZE = 8, KEPT = 5 };
+
+/* What a query of a head likes of a block of keys. */
+static double liking(const data *d, int64_t h, int64_t i, int64_t block) {
+  int64_t kv = h / (d->pattern->heads / d->pattern->kv_heads), count = 0;
+  double sum = 0;
+  for (int64_t j = block * SIZE; j < (block + 1) * SIZE && j < ROWS; j++, count++)
+    for (int64_t x = 0; x < WIDTH; x++)
+      sum += dil_element_read(d->call.q.data, DIL_F32,
+                              tensor_index(&d->call.q, (int64_t[]){0, i, h, x})) *
+             dil_element_read(d->call.k.data, DIL_F32,
+                              tensor_index(&d->call.k, (int64_t[]){0, j, kv, x}));
+  return sum / (double)count;
+}
+
+/* Takes the best of the blocks before `end` that are not taken, `count` times. */
+static void take_best(const double *like, int64_t end, int64_t count,
+                      bool *taken) {
+  for (; count > 0; count--) {
+    int64_t best = -1;
+    for (int64_t k = 0; k < end; k++)
+      if (!taken[k] && (best < 0 || like[k] > like[best])) best = k;
+    if (best >= 0) taken[best] = true;
+  }
+}
+
+/* MoBA 2.2: the block of the query itself, and the best of those before it, with
+ * top-k counting both. */
+static void paper_moba(const data *d, int64_t h, int64_t i, bool *taken) {
+  double like[ROWS];
+  for (int64_t k = 0; k < i / SIZE; k++) like[k] = liking(d, h, i, k);
+  taken[i / SIZE] = true;
+  take_best(like, i / SIZE, KEPT - 1, taken);
+}
+
+/* NSA 3.3.2: one initial block, two local ones, and those of largest importance,
+ * which is summed over the heads of a group. */
+static void paper_nsa(const data *d, int64_t h, int64_t i, bool *taken) {
+  int64_t group = d->pattern->heads / d->pattern->kv_heads, own = i / SIZE;
+  double like[ROWS] = {0};
+  for (int64_t k = 0; k < own; k++)
+    for (int64_t n = h / group * group; n < (h / group + 1) * group; n++)
+      like[k] += liking(d, n, i, k);
+  taken[0] = taken[own] = true;
+  if (own > 0) taken[own - 1] = true;
+  take_best(like, own, KEPT - 3, taken);
+}
+
+/* SeerAttention: the blocks of largest gate score; the query's own is there. */
+static void paper_seer(const data *d, int64_t h, int64_t i, bool *taken) {
+  double like[ROWS];
+  for (int64_t k = 0; k < i / SIZE; k++)
+    like[k] = dil_element_read(
+        d->inputs[0].data, DIL_F32,
+        tensor_index(&d->inputs[0], (int64_t[]){0, h, i / SIZE, k}));
+  taken[i / SIZE] = true;
+  take_best(like, i / SIZE, KEPT - 1, taken);
+}
+
+static const struct {
+  const char *name;
+  void (*take)(const data *d, int64_t h, int64_t i, bool *taken);
+} papers[] = {
+    {"moba", paper_moba}, {"nsa_selected", paper_nsa}, {"seer", paper_seer}};
+
+static bool is_listed(const data *d, int64_t h, int64_t bi, int64_t block) {
+  const int32_t *rows =
+      (const int32_t *)d->call.made[0].data + h * d->call.made[0].stride[1];
+  const int32_t *cols =
+      (const int32_t *)d->call.made[1].data + h * d->call.made[1].stride[1];
+  for (int32_t e = rows[bi]; e < rows[bi + 1]; e++)
+    if (cols[e] == block) return true;
+  return false;
+}
+
+/* The blocks of a preset that a kernel chose, or that its other keep holds. */
+START_TEST(presets_choose_as_papers_do) {
+  char path[80];
+  static const define sizes[] = {{"q_heads", "4"}, {"kv_heads", "2"},
+                                 {"width", "8"}, {"size", "8"}, {"blocks", "5"}};
+  snprintf(path, sizeof path, "examples/presets/%s.dil", papers[_i].name);
+  tested_pattern *made = tested_pattern_read(path, sizes, 5);
+  ck_assert_msg(made->pattern != NULL, "%s", made->problem);
+  tested_pattern_retype(made, DIL_F32);
+  kernel_made *k = kernel_make(made, (recipe){0});
+  data *d = data_new(made, (call_shape){.batch = 1, .queries = ROWS,
+                                        .keys = ROWS, .seed = 3});
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(!problem[0], "%s", problem);
+  int64_t per = pattern_choice(made->pattern, 0).query_block;
+  for (int64_t h = 0; h < HEADS; h++)
+    for (int64_t i = 0; i < ROWS; i++) {
+      bool taken[ROWS] = {false};
+      int64_t own = i / SIZE;
+      papers[_i].take(d, h, i, taken);
+      for (int64_t block = 0; block <= own; block++) {
+        bool held = papers[_i].take == paper_nsa &&
+                    (block == 0 || own - block <= 1);
+        ck_assert_msg((held || is_listed(d, h, i / per, block)) == taken[block],
+                      "%s: head %d, query %d, block %d", papers[_i].name, (int)h,
+                      (int)i, (int)block);
+      }
+    }
+  data_free(d);
+  kernel_unmake(k);
+  tested_pattern_free(made);
+}
+END_TEST
+
+/* ---- laws ---------------------------------------------------------------- */
+
+/* One choice for any number of threads; a batch row chooses as it does alone. */
+START_TEST(choices_follow_from_rows_alone) {
+  static const char text[] =
+      "pattern p { heads 4 kv 2; head_dim 24; dtype bf16; causal; block 8; "
+      "keep mass 0.8, 6 by mean each; shared kv; branch { } }";
+  tested_pattern *made = tested_pattern_new("law.dil", text, NULL, 0);
+  kernel_made *one = kernel_make(made, (recipe){.threads = 1});
+  kernel_made *three = kernel_make(made, (recipe){.threads = 3});
+  call_shape shape = {.batch = 2, .queries = 300, .keys = 300, .seed = 8};
+  data *both = data_new(made, shape), *again = data_new(made, shape);
+  shape.batch = 1;
+  data *alone = data_new(made, shape);
+  ck_assert_str_eq(data_problem(both, one), "");
+  ck_assert_str_eq(data_problem(again, three), "");
+  ck_assert_str_eq(data_problem(alone, three), "");
+  for (int list = 0; list < 2; list++) {
+    const dil_tensor *t = &both->call.made[list];
+    size_t bytes = (size_t)dil_tensor_count(t) * sizeof(int32_t);
+    ck_assert_mem_eq(t->data, again->call.made[list].data, bytes);
+    ck_assert_mem_eq(t->data, alone->call.made[list].data, bytes / 2);
+  }
+  data_free(both);
+  data_free(again);
+  data_free(alone);
+  kernel_unmake(one);
+  kernel_unmake(three);
+  tested_pattern_free(made);
+}
+END_TEST
+
 static Suite *choice_suite(void) {
   Suite *s = suite_create("choice");
   TCase *cases = tcase_create("cases");
   tcase_set_timeout(cases, 240);
   tcase_add_loop_test(cases, random_cases_hold, 0, 4);
+  tcase_add_loop_test(cases, presets_choose_as_papers_do, 0, 3);
+  tcase_add_test(cases, choices_follow_from_rows_alone);
   suite_add_tcase(s, cases);
   return s;
 }
