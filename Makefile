@@ -32,7 +32,7 @@ folder    = $(call objects,$(patsubst %,%/*.c,$(1)))
 # Calls by libffi are the program's alone.
 caller   := $(BUILD)/runtime/api/ffi_call.o
 runtime  := $(filter-out $(caller),$(call folder,$(addprefix runtime/,api base \
-            observe pool rowset cpu cpu/$(arch) cache npy ring link link/socket \
+            observe pool rowset cpu cpu/$(arch) cache npy rank ring link link/socket \
             stream)))
 grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 # Tables of the fast kernels on a GPU: planning, the GPU's code generator and
@@ -145,7 +145,7 @@ $(BUILD)/runtime/link/mpi/%.o: EXTRA = $(patsubst -I%,-isystem %,$(shell \
                                    $(MPICC) --showme:compile))
 # The run time as one object, the GPU's part included, for libraries that carry
 # it: `dil build --standalone`. What calls of ready kernels need, and no more.
-carried := $(filter-out $(call folder,$(addprefix runtime/,cache npy ring link \
+carried := $(filter-out $(call folder,$(addprefix runtime/,cache npy rank ring link \
            link/socket stream)),$(runtime)) $(cuda) $(tables)
 $(BUILD)/dilrt.o: $(carried)
 	$(call say,link)$(CC) -r -nostdlib -Wl,--strip-debug -o $@ $^

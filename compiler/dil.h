@@ -63,6 +63,24 @@ DIL_API int32_t dil_program_kernel_count(const dil_program *program);
 DIL_API const char *dil_program_kernel_name(const dil_program *program,
                                             int32_t index);
 
+/* A topology of the program, as dil_rank_new wants it. */
+typedef struct dil_topology_info {
+  size_t size;
+  const char *name;               /* as long as the program lives */
+  int64_t devices;
+  int32_t ring, heads, batch;     /* their product is `devices` */
+  int32_t layout;                 /* DIL_RANKS_...; where the file leaves it open,
+                                     what suits the first kernel's pattern */
+  int32_t gather;                 /* `exchange gather` */
+  double timeout;                 /* seconds */
+} dil_topology_info;
+#define DIL_TOPOLOGY_INFO_INIT \
+  {sizeof(dil_topology_info), 0, 0, 0, 0, 0, 0, 0, 0}
+/* name NULL: the only one. DIL_INPUT: the program has none of that name. */
+DIL_API dil_status dil_program_topology(const dil_program *program,
+                                        const char *name,
+                                        dil_topology_info *info);
+
 /* ---- compilation --------------------------------------------------------- */
 
 /* The host makes these choices of the plan: see `dil help explain`. */

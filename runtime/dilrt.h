@@ -367,6 +367,55 @@ DIL_API dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
                                                  const dil_sizes *sizes,
                                                  int64_t *bytes);
 
+/* ---- ranks --------------------------------------------------------------- */
+
+/* One sequence on several processes: each is a rank that owns a shard of the
+ * queries and of the keys, and calls with its own rows. Ranks are on processors.
+ * The functions below are collective: every rank calls them, in the same order.
+ * Where a rank fails, is gone or is silent for `timeout`, every rank's call fails,
+ * and later calls with it; the text names the rank. */
+typedef struct dil_rank dil_rank;
+
+enum {
+  DIL_RANKS_CONTIGUOUS, /* one block of rows a rank */
+  DIL_RANKS_ZIGZAG,     /* blocks r and 2 * ranks - 1 - r: balances causal masks */
+  DIL_RANKS_STRIPED     /* rows r, r + ranks, ... */
+};
+
+typedef struct dil_rank_options {
+  size_t size;
+  const char *meet; /* the ranks' own: HOST:PORT, where rank 0 listens, or the
+                       path of a file that all ranks of one host can make */
+  int32_t rank, ranks;
+  int32_t layout;   /* DIL_RANKS_... */
+  int32_t gather;   /* not 0: all rows travel before the first step; else they
+                       travel step by step, behind the computation */
+  double timeout;   /* seconds that a wait for another rank may take; 0: 60 */
+} dil_rank_options;
+#define DIL_RANK_OPTIONS_INIT {sizeof(dil_rank_options), 0, 0, 1, 0, 0, 0}
+
+/* Joins a process to the other ranks, for calls of a kernel on the processor,
+ * which must outlive the rank. One thread at a time uses a rank. */
+DIL_API dil_status dil_rank_new(dil_kernel *kernel,
+                                const dil_rank_options *options,
+                                dil_rank **rank);
+/* Not collective. */
+DIL_API void dil_rank_free(dil_rank *rank);
+/* Which rows of a sequence of that length this rank owns: their number, and if
+ * `positions` is not NULL their places there, in the order in which the rank's
+ * tensors have them. Not collective. */
+DIL_API dil_status dil_rank_positions(const dil_rank *rank, int64_t length,
+                                      int64_t *positions, int64_t *count);
+/* dil_kernel_run of the rank's rows. `whole` has the sizes of the sequence; the
+ * inputs are those of the whole. Queries are aligned with the end of the keys.
+ * The bits depend on ranks and layout, and not on timing. */
+DIL_API dil_status dil_rank_run(dil_rank *rank, const dil_sizes *whole,
+                                const dil_arguments *arguments);
+/* dil_kernel_backward of the rank's rows. lse must be given on all ranks, or on
+ * none; the workspace is not used. Gradients of inputs are those of the whole, on every rank. */
+DIL_API dil_status dil_rank_backward(dil_rank *rank, const dil_sizes *whole,
+                                     const dil_gradients *gradients);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,6 +6,7 @@
 #include "compiler/dil.h"
 #include "compiler/driver.h"
 #include "compiler/front/ast.h"
+#include "compiler/plan/partition.h"
 #include "runtime/api/usage.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/log.h"
@@ -218,6 +219,43 @@ const char *dil_program_kernel_name(const dil_program *p,
                                     int32_t index) {
   bool there = index >= 0 && index < dil_program_kernel_count(p);
   return there ? p->made.program->kernel[index]->name : NULL;
+}
+
+/* ---- topologies ---------------------------------------------------------- */
+
+static dil_status find_topology(const program *p, const char *name,
+                                const topology **found) {
+  for (int32_t i = 0; i < p->topology_count && name; i++)
+    if (!strcmp(p->topology[i]->name, name)) *found = p->topology[i];
+  if (!name && p->topology_count == 1) *found = p->topology[0];
+  if (*found) return DIL_OK;
+  return name ? dil_fail(DIL_INPUT, "the program has no topology '%.80s'", name)
+              : dil_fail(DIL_INPUT, "the program has %d topologies: name one",
+                         p->topology_count);
+}
+
+dil_status dil_program_topology(const dil_program *p, const char *name,
+                                dil_topology_info *info) {
+  dil_topology_info all;
+  const topology *t = NULL;
+  dil_status status =
+      dil_usage_given("program", p, "place for the topology", info, NULL);
+  if (!status)
+    status = dil_struct_read(&all, sizeof all, info, "dil_topology_info");
+  if (!status) status = find_topology(p->made.program, name, &t);
+  if (status) return status;
+  const program *made = p->made.program;
+  static const pattern none;
+  mesh m = place_mesh(made->kernel_count    ? made->kernel[0]->pattern
+                      : made->pattern_count ? made->pattern[0]
+                                            : &none,
+                      t);
+  all = (dil_topology_info){sizeof all, t->name, t->devices,
+                            m.ring,     m.heads, m.batch,
+                            (int32_t)m.layout,   m.gathered != 0,
+                            t->timeout};
+  dil_struct_write(info, &all, sizeof all);
+  return DIL_OK;
 }
 
 /* ---- kernels ------------------------------------------------------------- */

@@ -5,6 +5,12 @@ examples/data/tokens.txt, or any file.
     python3 examples/python/train_longnet.py --text book.txt --length 16384 \\
         --segments 2048 4096 8192 --device cuda --autocast bf16 --checkpointing
 
+    torchrun --nproc-per-node 2 examples/python/train_longnet.py --ring 2 \\
+        --steps 50
+
+With --ring each process has a part of every piece, and attention runs on all of
+them: the curve is that of one process but for rounding.
+
 A step takes random pieces of the text, the same ones for the same --seed and
 step, so that a run that goes on with --resume draws the curve of one that never
 stopped. With --attention gathers PyTorch gathers the rows of each segment
@@ -51,6 +57,20 @@ class LongNetLM(nn.Module):
     def forward(self, tokens, cache=None):
         x = self.longnet(self.embedding(tokens), is_causal=True, cache=cache)
         return self.out(x)
+
+
+def join_ring(o):
+    """The ring of the processes that torchrun has started, or None."""
+    if not o.ring:
+        return None
+    torch.distributed.init_process_group("gloo")
+    if torch.distributed.get_world_size() != o.ring:
+        raise SystemExit(f"--ring {o.ring} wants as many processes, and there are "
+                         f"{torch.distributed.get_world_size()}: torchrun "
+                         f"--nproc-per-node {o.ring}")
+    threads = max(1, (os.cpu_count() or 1) // o.ring)
+    torch.set_num_threads(threads)
+    return dil.torch.Ring("longnet", layout="zigzag")
 
 
 class GatheredAttention(nn.Module):
@@ -109,14 +129,29 @@ def pieces(text, o, step):
     return torch.stack([text[at:at + o.length + 1] for at in first])
 
 
-def loss_of(model, tokens, o):
+def loss_of(model, tokens, o, ring=None):
+    """The mean over all bytes; of a ring this process's part of it."""
     tokens = tokens.to(o.device, torch.long)
+    asked, answers = tokens[:, :-1], tokens[:, 1:]
+    if ring:
+        asked, answers = ring.shard(asked), ring.shard(answers)
     half = AUTOCAST[o.autocast]
     with torch.autocast(torch.device(o.device).type, half,
                         enabled=half is not None):
-        logits = model(tokens[:, :-1])
-    return functional.cross_entropy(logits.float().flatten(0, 1),
-                                    tokens[:, 1:].flatten())
+        logits = model(asked)
+    sums = functional.cross_entropy(logits.float().flatten(0, 1),
+                                    answers.flatten(), reduction="sum")
+    return sums / (tokens.shape[0] * (tokens.shape[1] - 1))
+
+
+def add_up(model, loss):
+    """The gradients and the loss of all processes: each has those of its rows."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            torch.distributed.all_reduce(parameter.grad)
+    loss = loss.detach().clone()
+    torch.distributed.all_reduce(loss)
+    return loss
 
 
 def rate(o, step):
@@ -131,9 +166,11 @@ class Trainer:
     """Model, optimizer, and the losses so far; a checkpoint holds all three."""
 
     def __init__(self, o):
+        self.o, self.losses, self.ring = o, [], join_ring(o)
         torch.manual_seed(o.seed)
-        self.o, self.losses = o, []
         self.model = LongNetLM(o).to(o.device)
+        for layer in self.model.longnet.layers if self.ring else ():
+            layer.self_attn.attention.ring = self.ring
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
         self.scaler = torch.amp.GradScaler(torch.device(o.device).type,
@@ -160,14 +197,23 @@ class Trainer:
         step = len(self.losses)
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self.o, step)
-        loss = loss_of(self.model, pieces(text, self.o, step), self.o)
+        loss = loss_of(self.model, pieces(text, self.o, step), self.o,
+                       self.ring)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
+        if self.ring:
+            loss = add_up(self.model, loss)
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.losses.append(float(loss.detach()))
+
+
+def leads():
+    """Whether this process reports and writes: the first of a ring does."""
+    return not torch.distributed.is_initialized() or \
+        torch.distributed.get_rank() == 0
 
 
 def progress(o, losses, began, first):
@@ -191,11 +237,11 @@ def train(o):
     trainer.model.train()
     while len(trainer.losses) < o.steps:
         trainer.step(text)
-        if not o.quiet:
+        if not o.quiet and leads():
             progress(o, trainer.losses, began, first)
-        if o.save and len(trainer.losses) % o.save_every == 0:
+        if o.save and leads() and len(trainer.losses) % o.save_every == 0:
             trainer.save(o.save)
-    if o.save:
+    if o.save and leads():
         trainer.save(o.save)
     return trainer
 
@@ -274,6 +320,8 @@ def options(arguments=None):
     add("--checkpointing", action="store_true",
         help="computes layers again in the backward pass, to save memory")
     add("--attention", choices=("dil", "gathers"), default="dil")
+    add("--ring", type=int, default=0,
+        help="processes that share each piece; torchrun starts them")
     add("--device", default="cpu")
     add("--seed", type=int, default=1)
     add("--save", help="a checkpoint to write")
@@ -290,6 +338,13 @@ def main():
     o, began = options(), time.perf_counter()
     trainer = train(o)
     losses = trainer.losses
+    if o.ring:
+        torch.distributed.barrier()
+        for layer in trainer.model.longnet.layers:
+            layer.self_attn.attention.ring = None
+        torch.distributed.destroy_process_group()
+        if trainer.ring.rank:
+            return
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(f"{parameters:,} parameters, {len(losses)} steps in "
           f"{time.perf_counter() - began:.0f} s: loss {losses[0]:.2f} to "

@@ -4,6 +4,7 @@
  * ranks) each have sums of its keys: the first of these ranks owns the gradient
  * and adds the sums in the order of ranks. So do the sums of inputs. */
 #include "rank.h"
+#include "input_sums.h"
 #include "row_copy.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -24,14 +25,6 @@ static void place(dil_tensor *t, dil_dtype dtype, char **at, int64_t *bytes) {
   if (*at) *at += tensor_bytes(t);
 }
 
-/* Elements of all wanted gradients of inputs. */
-static int64_t input_elements(const dil_backward_call *call) {
-  int64_t count = 0;
-  for (int32_t x = 0; x < call->forward.input_count; x++)
-    if (call->inputs[x].data) count += dil_tensor_count(&call->inputs[x]);
-  return count;
-}
-
 /* Lays out all sums from `at` on (NULL: only counts) and returns their bytes. */
 static int64_t lay_out(const group_rank *m, ring_gradients *g, char *at) {
   const dil_backward_call *call = m->group->backward;
@@ -45,7 +38,7 @@ static int64_t lay_out(const group_rank *m, ring_gradients *g, char *at) {
     place(&g->keys.k[i], DIL_F32, &at, &bytes);
     place(&g->keys.v[i], DIL_F32, &at, &bytes);
   }
-  int64_t inputs = input_elements(call);
+  int64_t inputs = input_sums_count(call);
   g->inputs = at && inputs ? (double *)(void *)at : NULL;
   return bytes + inputs * (int64_t)sizeof(double);
 }
@@ -161,35 +154,14 @@ static void add_keys(const ring_keys *more, const ring_keys *to) {
   }
 }
 
-/* Writes a gradient of an input from its sums. */
-static void store_input(const dil_tensor *t, const double *sums) {
-  int64_t count = dil_tensor_count(t);
-  for (int64_t i = 0; i < count; i++) {
-    int64_t rest = i, at = 0;
-    for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
-      at += rest % t->shape[axis] * t->stride[axis];
-      rest /= t->shape[axis];
-    }
-    dil_element_write(t->data, t->dtype, at, sums[i]);
-  }
-}
-
-static void store_inputs(const dil_backward_call *call, const double *sums) {
-  for (int32_t x = 0; x < call->forward.input_count; x++) {
-    if (!call->inputs[x].data) continue;
-    store_input(&call->inputs[x], sums);
-    sums += dil_tensor_count(&call->inputs[x]);
-  }
-}
-
 /* The gradients of inputs: sums of rank 0, and those of the others in order. */
 static void add_inputs(rank_group *c) {
   double *sums = c->rank[0]->sums.inputs;
-  int64_t count = input_elements(c->backward);
+  int64_t count = input_sums_count(c->backward);
   for (int32_t i = 1; sums && i < mesh_ranks(&c->task.mesh); i++)
     for (int64_t n = 0; n < count; n++)
       sums[n] += c->rank[i]->sums.inputs[n];
-  if (sums) store_inputs(c->backward, sums);
+  if (sums) input_sums_store(c->backward, sums);
 }
 
 /* ---- gradients of the call ----------------------------------------------- */
@@ -290,7 +262,7 @@ static dil_status take_rank(group_rank *m, dil_threads *threads,
   const dil_backward_call *call = m->group->backward;
   double *inputs = m->group->rank[0]->sums.inputs;
   dil_status status = store_rows(m, threads, &call->dq, false, g->dq);
-  for (int64_t n = 0; inputs && m->rank && n < input_elements(call); n++)
+  for (int64_t n = 0; inputs && m->rank && n < input_sums_count(call); n++)
     inputs[n] += g->inputs[n];
   if (all->dk.data) {
     add_shared(m, all, g);
@@ -327,7 +299,7 @@ static dil_status collect_all(rank_group *c, dil_link *world,
   for (int32_t i = 0; i < world->ranks && !status; i++)
     status = collect_rank(c->rank[i], world, threads, &all);
   if (!status && c->rank[0]->sums.inputs)
-    store_inputs(call, c->rank[0]->sums.inputs);
+    input_sums_store(call, c->rank[0]->sums.inputs);
   if (!status && all.dk.data) status = row_copy(threads, &all.dk, &call->dk);
   if (!status && all.dv.data) status = row_copy(threads, &all.dv, &call->dv);
   free(all.dk.data);

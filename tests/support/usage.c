@@ -1,7 +1,9 @@
 /* usage.c - the table of public functions: see usage.h. */
 #include "usage.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- what a good call is given -------------------------------------------- */
 
@@ -10,7 +12,16 @@ usage_world usage;
 
 static const char text[] = "let n = 2; pattern p { heads n; head_dim 16;\n"
                            " dtype f32; input doc : i32[B, M];\n"
-                           " branch { mask doc[b, i] == doc[b, j]; } }\n";
+                           " branch { mask doc[b, i] == doc[b, j]; } }\n"
+                           "topology alone { devices 1; }\n";
+
+/* Where a ring of one meets: each test has a process of its own. */
+static const char *meet_at(const char *name) {
+  static char path[2][80];
+  char *own = path[*name == 'n'];
+  snprintf(own, sizeof path[0], "/tmp/usage.%d.%s", (int)getpid(), name);
+  return own;
+}
 
 static void set_options(void) {
   w.define = (dil_define){"n", "2"};
@@ -44,6 +55,9 @@ static void set_options(void) {
   w.stats = (dil_stats)DIL_STATS_INIT;
   w.info = (dil_kernel_info)DIL_KERNEL_INFO_INIT;
   w.tensor = (dil_tensor_info)DIL_TENSOR_INFO_INIT;
+  w.topology = (dil_topology_info)DIL_TOPOLOGY_INFO_INIT;
+  w.rank_options = (dil_rank_options)DIL_RANK_OPTIONS_INIT;
+  w.rank_options.meet = meet_at("new");
 }
 
 static void set_pointers(void) {
@@ -55,6 +69,11 @@ static void set_pointers(void) {
   w.sizes_given = &w.sizes;
   w.stats_given = &w.stats;
   w.info_given = &w.info;
+  w.topology_given = &w.topology;
+  w.rank_given = &w.rank_options;
+  w.rank_place = &w.new_rank;
+  w.positions_place = w.positions;
+  w.rows = 96;
   w.tensor_given = &w.tensor;
   w.arguments_given = &w.call.arguments;
   w.gradients_given = &w.gradients;
@@ -66,6 +85,7 @@ static void set_pointers(void) {
   w.text_place = w.text;
   w.room = sizeof w.text;
   w.name = "test.dil", w.path = "preset:sliding", w.kernel_name = "p";
+  w.topology_name = "alone";
   w.source = text, w.length = strlen(text);
   w.host = w.text;
   w.copied = sizeof w.text;
@@ -79,9 +99,13 @@ void usage_open(void) {
   dil_kernel_options backward = DIL_KERNEL_OPTIONS_INIT;
   backward.backward = 1;
   host_must(dil_program_kernel(w.program, NULL, &backward, &w.backward));
+  dil_rank_options alone = DIL_RANK_OPTIONS_INIT;
+  alone.meet = meet_at("own");
+  host_must(dil_rank_new(w.backward, &alone, &w.rank));
 }
 
 void usage_close(void) {
+  dil_rank_free(w.rank);
   dil_kernel_free(w.kernel);
   dil_kernel_free(w.backward);
   dil_program_free(w.program);
@@ -107,10 +131,13 @@ void usage_unset(void) {
 }
 
 bool usage_made(void) {
-  return w.new_context || w.new_program || w.new_kernel || w.new_memory;
+  return w.new_context || w.new_program || w.new_kernel || w.new_memory ||
+         w.new_rank;
 }
 
 void usage_drop(void) {
+  dil_rank_free(w.new_rank);
+  w.new_rank = NULL;
   dil_context_free(w.new_context);
   dil_program_free(w.new_program);
   dil_kernel_free(w.new_kernel);
@@ -167,6 +194,16 @@ const usage_function functions[] = {
     F(dil_kernel_backward, 's', 0, {WANTED(backward), STRUCT(gradients_given)}),
     F(dil_kernel_backward_workspace, 's', 0,
       {WANTED(backward), WANTED(sizes_given), WANTED(bytes_place)}),
+    F(dil_rank_new, 's', 0,
+      {WANTED(kernel), STRUCT(rank_given), WANTED(rank_place)}),
+    F(dil_rank_free, 'v', 0, {OPTIONAL(no_rank)}),
+    F(dil_rank_positions, 's', 0,
+      {WANTED(rank), LONG(rows, OK, USAGE), OPTIONAL(positions_place),
+       WANTED(bytes_place)}),
+    F(dil_rank_run, 's', 0,
+      {WANTED(rank), WANTED(sizes_given), STRUCT(arguments_given)}),
+    F(dil_rank_backward, 's', 0,
+      {WANTED(rank), WANTED(sizes_given), STRUCT(gradients_given)}),
     F(dil_program_read, 's', 0,
       {WANTED(context), WANTED(path), OPTIONS(no_program),
        WANTED(program_place)}),
@@ -179,6 +216,8 @@ const usage_function functions[] = {
     F(dil_program_kernel_count, 'w', 0, {WANTED(program)}),
     F(dil_program_kernel_name, 'p', 0,
       {WANTED(program), WORD(index, OK, USAGE)}),
+    F(dil_program_topology, 's', 0,
+      {WANTED(program), OPTIONAL(topology_name), STRUCT(topology_given)}),
     F(dil_program_kernel, 's', 0,
       {WANTED(program), OPTIONAL(kernel_name), OPTIONS(kernel_given),
        WANTED(kernel_place)}),

@@ -11,10 +11,12 @@ typedef struct usage_world {
   dil_context *context, *no_context;
   dil_program *program, *no_program;
   dil_kernel *kernel, *no_kernel, *backward;
+  dil_rank *rank, *no_rank; /* a ring of one */
   /* Outputs; what a call has made goes before the next. */
   dil_context *new_context, **context_place;
   dil_program *new_program, **program_place;
   dil_kernel *new_kernel, **kernel_place;
+  dil_rank *new_rank, **rank_place;
   void *new_memory, **memory_place;
   int64_t bytes, *bytes_place;
   char text[64], *text_place;
@@ -30,12 +32,15 @@ typedef struct usage_world {
   dil_tensor_info tensor, *tensor_given;
   dil_arguments *arguments_given;
   dil_gradients gradients, *gradients_given;
+  dil_rank_options rank_options, *rank_given;
+  dil_topology_info topology, *topology_given;
+  int64_t rows, positions[96], *positions_place;
   host_call call;
   int64_t strides[4];
   dil_define define, window;
   int64_t segment, dilation, sides[2];
   /* The rest. */
-  const char *name, *path, *source, *kernel_name;
+  const char *name, *path, *source, *kernel_name, *topology_name;
   size_t length;
   void *stream, *device, *host;
   int64_t copied;

@@ -175,6 +175,21 @@ class Gradients(_Sized):
                 ("workspace_bytes", ctypes.c_int64)]
 
 
+class RankOptions(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("meet", ctypes.c_char_p),
+                ("rank", ctypes.c_int32), ("ranks", ctypes.c_int32),
+                ("layout", ctypes.c_int32), ("gather", ctypes.c_int32),
+                ("timeout", ctypes.c_double)]
+
+
+class TopologyInfo(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p),
+                ("devices", ctypes.c_int64), ("ring", ctypes.c_int32),
+                ("heads", ctypes.c_int32), ("batch", ctypes.c_int32),
+                ("layout", ctypes.c_int32), ("gather", ctypes.c_int32),
+                ("timeout", ctypes.c_double)]
+
+
 library = _load()
 for _name in ("dil_version_text", "dil_last_error", "dil_status_name",
               "dil_context_device", "dil_program_warnings",
@@ -183,6 +198,8 @@ for _name in ("dil_version_text", "dil_last_error", "dil_status_name",
 for _name in ("dil_context_free", "dil_program_free", "dil_kernel_free"):
     getattr(library, _name).argtypes = [ctypes.c_void_p]
     getattr(library, _name).restype = None
+library.dil_rank_free.argtypes = [ctypes.c_void_p]
+library.dil_rank_free.restype = None
 library.dil_context_device.argtypes = [ctypes.c_void_p]
 library.dil_context_threads.argtypes = [ctypes.c_void_p]
 library.dil_program_warnings.argtypes = [ctypes.c_void_p]

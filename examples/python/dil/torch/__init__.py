@@ -15,7 +15,8 @@ from dil import Error
 from . import ops
 from .plan import Plan, find as _find
 
-__all__ = ["Error", "Plan", "attention", "modules", "ops", "patch", "unpatch"]
+__all__ = ["Error", "Plan", "Ring", "attention", "modules", "ops", "patch",
+           "unpatch"]
 
 
 @_constant
@@ -91,3 +92,11 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
 
 from . import modules, sdpa  # noqa: E402  they call attention
 from .patch import patch, unpatch  # noqa: E402
+
+
+def __getattr__(name):
+    """Ring needs torch.distributed, which a call alone does not."""
+    if name != "Ring":
+        raise AttributeError(f"module 'dil.torch' has no attribute {name!r}")
+    from .ring import Ring
+    return Ring

@@ -59,6 +59,7 @@ class DilatedAttention(nn.Module):
         self.pairs = dilated.branches(segment_lengths, dilation_rates)
         self.softmax_scale, self.dropout_p = softmax_scale, attention_dropout
         self.mode, self.gradient = mode, gradient
+        self.ring = None  # a dil.torch.Ring: tensors are this process's rows
 
     def extra_repr(self):
         return (f"{', '.join(f'{s}:{r}' for s, r in self.pairs)}, "
@@ -80,8 +81,13 @@ class DilatedAttention(nn.Module):
         inputs = {}
         if key_padding_mask is not None:
             inputs["padding"] = dilated.padding_of(key_padding_mask)
-        return attention(query, key, value, text, inputs=inputs,
-                         train=self.training and self.dropout_p > 0)
+        train = self.training and self.dropout_p > 0
+        if self.ring is not None:
+            if inputs or train:
+                raise ValueError("on a ring there is neither padding nor "
+                                 "dropout of weights yet")
+            return self.ring.attention(query, key, value, text)
+        return attention(query, key, value, text, inputs=inputs, train=train)
 
 
 class MultiheadDilatedAttention(nn.Module):
@@ -146,7 +152,11 @@ class MultiheadDilatedAttention(nn.Module):
                 raise ValueError(f"{name} must be [batch, rows, "
                                  f"{self.embed_dim}], got {list(x.shape)}")
         q, k, v = self._project(query, key, value)
-        if self.xpos is not None:
+        ring = self.attention.ring
+        if self.xpos is not None and ring is not None:
+            at = ring.positions() - ring.length // 2
+            q, k = self.xpos(q, at), self.xpos(k, at, is_key=True)
+        elif self.xpos is not None:
             first, center = (0, k.shape[1] // 2) if cache is None else \
                 cache.place(k.shape[1])
             ends = first + k.shape[1] - q.shape[1]
@@ -200,10 +210,17 @@ class XPos(nn.Module):
                 "larger base")
 
     def forward(self, x, first, is_key=False):
-        """x [B, N, H, D], whose row 0 stands at position `first`."""
-        self._must_fit(x, first)
-        at = torch.arange(first, first + x.shape[1], device=x.device,
-                          dtype=torch.float32)[:, None, None]
+        """x [B, N, H, D], whose row 0 stands at position `first`; or `first` has
+        the position of each row."""
+        if isinstance(first, torch.Tensor):
+            at = first.to(x.device, torch.float32)
+            for end in (first.min(), first.max()) if len(first) else ():
+                self._must_fit(x[:, :0], int(end))
+        else:
+            self._must_fit(x, first)
+            at = torch.arange(first, first + x.shape[1], device=x.device,
+                              dtype=torch.float32)
+        at = at[:, None, None]
         power = (-at if is_key else at) / self.scale_base
         length = self._scale(x.device) ** power
         angle = at * self._turn(x.device)
