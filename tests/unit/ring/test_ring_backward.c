@@ -8,6 +8,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define P(body)       "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
@@ -219,6 +220,76 @@ START_TEST(timing_changes_no_bit) {
 }
 END_TEST
 
+/* ---- faults -------------------------------------------------------------- */
+
+/* Every rank fails within seconds; but for the culprit each names it. */
+static void expect_failure(const trial *t, const char *words, int32_t culprit) {
+  scene c = scene_open(patterns[1], 97, 97);
+  struct timespec from, to;
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  outcome r = run_trial(&c, t);
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  ck_assert_int_ne(r.status, DIL_OK);
+  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++) {
+    ck_assert_int_ne(r.of[i].status, DIL_OK);
+    if (i != culprit)
+      ck_assert_msg(strstr(r.of[i].text, words) != NULL, "rank %d: %s", i,
+                    r.of[i].text);
+  }
+  ck_assert_int_lt(to.tv_sec - from.tv_sec, 10);
+  scene_close(&c);
+}
+
+static void lack_input(dil_ring *r, int32_t rank) {
+  static dil_call spoiled;
+  if (rank != 2) return;
+  spoiled = *r->call;
+  spoiled.input_count = 1;
+  spoiled.inputs = &spoiled.q;
+  r->call = &spoiled;
+}
+
+START_TEST(a_rank_that_fails_is_named) {
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS), .spoil = lack_input};
+  t.mesh.gathered = ways[_i];
+  expect_failure(&t, "rank 2 ", 2);
+}
+END_TEST
+
+/* Ranks that differ in what they want are told so before any row moves. */
+static void turn_forward(dil_ring *r, int32_t rank) {
+  if (rank == 1) r->gradients = NULL;
+}
+
+START_TEST(gradients_on_some_ranks_alone) {
+  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS), .spoil = turn_forward};
+  expect_failure(&t, "another direction", 1);
+}
+END_TEST
+
+/* Frozen while gradients go back: these messages come second in a slot. */
+static int32_t posts;
+static dil_status frozen_post(dil_link *link, int32_t slot,
+                              const link_transfer *t) {
+  if (t->send_bytes > 200 && ++posts == 4) usleep(2500000);
+  return below->post(link, slot, t);
+}
+static void freeze(dil_ring *r, int32_t rank) {
+  if (rank != 1) return;
+  posts = 0;
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.post = frozen_post;
+  r->link->calls = &spoiled_calls;
+}
+
+START_TEST(a_frozen_rank_is_named_in_time) {
+  trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS), .spoil = freeze};
+  t.mesh.timeout = 0.7;
+  expect_failure(&t, "rank 1 is silent", 1);
+}
+END_TEST
+
 /* ---- bytes --------------------------------------------------------------- */
 
 static int64_t bytes_sent(const outcome *r, int32_t ranks) {
@@ -277,6 +348,9 @@ int main(void) {
   tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
   tcase_add_loop_test(tests, timing_changes_no_bit, 0, 1);
   tcase_add_test(tests, each_row_goes_back_once);
+  tcase_add_loop_test(tests, a_rank_that_fails_is_named, 0, WAYS);
+  tcase_add_test(tests, gradients_on_some_ranks_alone);
+  tcase_add_test(tests, a_frozen_rank_is_named_in_time);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
