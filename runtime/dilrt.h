@@ -370,8 +370,7 @@ DIL_API dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
 /* ---- ranks --------------------------------------------------------------- */
 
 /* One sequence on several processes: each is a rank that owns a shard of the
- * queries and of the keys, and calls with its own rows. Ranks are on processors;
- * libdilrt.a, which has what calls of ready kernels need, has no ranks.
+ * queries and of the keys, and calls with its own rows. Ranks are on processors.
  * The functions below are collective: every rank calls them, in the same order.
  * Where a rank fails, is gone or is silent for `timeout`, every rank's call fails,
  * and later calls with it; the text names the rank. */

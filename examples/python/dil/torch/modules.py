@@ -152,7 +152,7 @@ class MultiheadDilatedAttention(nn.Module):
                 raise ValueError(f"{name} must be [batch, rows, "
                                  f"{self.embed_dim}], got {list(x.shape)}")
         q, k, v = self._project(query, key, value)
-        ring = self.attention.ring
+        ring = getattr(self.attention, "ring", None)
         if self.xpos is not None and ring is not None:
             at = ring.positions() - ring.length // 2
             q, k = self.xpos(q, at), self.xpos(k, at, is_key=True)
