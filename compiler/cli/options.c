@@ -251,21 +251,12 @@ static dil_status too_many(const options *o) {
                        verbs[o->verb].name, word ? "word" : "file", o->file[1]);
 }
 
-/* Refuses options that functions of a library do not take. */
-static dil_status check_library_options(const options *o) {
-  const char *other = o->offsets ? "--offsets" : o->pages ? "--pages" : NULL;
-  if (!other) return DIL_OK;
-  return message_error(DIL_USAGE, NULL,
-                       "%s cannot be used with --library: functions of a "
-                       "library take none in this build", other);
-}
-
 static dil_status check_operands(const options *o) {
   const char *operand = verbs[o->verb].operand;
   if (o->help) return DIL_OK;
   if (o->list) return check_list(o);
   if (o->seen[OPTION_LIBRARY]) {
-    if (o->file_count == 0) return check_library_options(o);
+    if (o->file_count == 0) return DIL_OK;
     return message_error(DIL_USAGE, NULL,
                          "--library runs its own kernel: it takes no file, got "
                          "'%s'",

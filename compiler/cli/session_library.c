@@ -144,10 +144,10 @@ static dil_status make_context(session_library *t, const options *o) {
   return status ? status : (dil_status)result;
 }
 
-static void find_backward(session_library *t) {
+static void *function_of(const session_library *t, const char *rest) {
   char name[512];
-  int length = snprintf(name, sizeof name, "%s_backward", t->facts.name);
-  t->backward = length < (int)sizeof name ? dlsym(t->file, name) : NULL;
+  int length = snprintf(name, sizeof name, "%s_%s", t->facts.name, rest);
+  return length < (int)sizeof name ? dlsym(t->file, name) : NULL;
 }
 
 dil_status session_library_load(session_library *t, const options *o,
@@ -164,7 +164,8 @@ dil_status session_library_load(session_library *t, const options *o,
   if (!t->function)
     return dil_fail(DIL_INPUT, "'%s' has no function '%s'", t->path,
                     t->facts.name);
-  find_backward(t);
+  t->packed = function_of(t, "packed");
+  t->backward = function_of(t, "backward");
   if (t->about.standalone) return make_context(t, o);
   t->context = context;
   return DIL_OK;
@@ -192,16 +193,40 @@ static uint64_t put_tensor(session_library *t, const dil_tensor *from,
   return (uint64_t)(uintptr_t)to;
 }
 
-static uint64_t put_lengths(session_library *t, const dil_call *call,
-                            DLDevice device) {
-  if (!call->lengths) return 0;
+/* An array of integers, whose shape lasts as long as the call. */
+static uint64_t put_integers(session_library *t, const int32_t *data,
+                             int32_t rank, const int64_t *shape,
+                             DLDevice device) {
+  if (!data) return 0;
   DLTensor *to = &t->tensor[t->tensor_count++];
-  *to = (DLTensor){.data = (void *)call->lengths,
+  *to = (DLTensor){.data = (void *)(uintptr_t)data,
                    .device = device,
-                   .ndim = 1,
+                   .ndim = rank,
                    .dtype = arguments_type(DIL_I32),
-                   .shape = (int64_t *)call->q.shape};
+                   .shape = (int64_t *)(uintptr_t)shape};
   return (uint64_t)(uintptr_t)to;
+}
+
+static void put_packed(session_library *t, const dil_packed *p,
+                       DLDevice device) {
+  uint64_t *word = t->word;
+  t->offsets_shape = p->count + 1;
+  word[DIL_WORD_OFFSETS_Q] =
+      put_integers(t, p->queries, 1, &t->offsets_shape, device);
+  if (p->keys != p->queries)
+    word[DIL_WORD_OFFSETS_K] =
+        put_integers(t, p->keys, 1, &t->offsets_shape, device);
+  word[DIL_WORD_LONGEST_Q] = (uint64_t)p->longest_queries;
+  word[DIL_WORD_LONGEST_K] = (uint64_t)p->longest_keys;
+}
+
+static void put_pages(session_library *t, const dil_call *call,
+                      DLDevice device) {
+  const dil_call_pages *p = &call->pages;
+  t->pages_shape[0] = call->q.shape[0];
+  t->pages_shape[1] = p->columns;
+  t->word[DIL_WORD_PAGES] =
+      put_integers(t, p->number, 2, t->pages_shape, device);
 }
 
 void session_library_set_call(session_library *t, const dil_call *call,
@@ -213,7 +238,10 @@ void session_library_set_call(session_library *t, const dil_call *call,
   word[DIL_WORD_V] = put_tensor(t, &call->v, device);
   word[DIL_WORD_O] = put_tensor(t, &call->o, device);
   word[DIL_WORD_LSE] = put_tensor(t, &call->lse, device);
-  word[DIL_WORD_LENGTHS] = put_lengths(t, call, device);
+  word[DIL_WORD_LENGTHS] =
+      put_integers(t, call->lengths, 1, call->q.shape, device);
+  if (call->packed.queries) put_packed(t, &call->packed, device);
+  put_pages(t, call, device);
   for (int32_t i = 0; i < call->input_count; i++)
     word[count++] = put_tensor(t, &call->inputs[i], device);
   if (t->facts.takes_scale) memcpy(&word[count++], &call->scale, 8);
@@ -262,7 +290,11 @@ static dil_status call_with(session_library *t, void *function,
 }
 
 dil_status session_library_run(session_library *t) {
-  return call_with(t, t->function, t->word);
+  bool packed = t->word[DIL_WORD_OFFSETS_Q];
+  if (packed && !t->packed)
+    return dil_fail(DIL_INPUT, "'%s' has no function '%s_packed'", t->path,
+                    t->facts.name);
+  return call_with(t, packed ? t->packed : t->function, t->word);
 }
 
 dil_status session_library_run_gradients(session_library *t) {

@@ -13,11 +13,13 @@ typedef struct session_library {
   library_kernel_facts facts;
   void *file;            /* of dlopen */
   void *function;
+  void *packed;          /* the function of packed calls */
   void *context;         /* the function's first argument */
   bool own_context;      /* the library made the context and frees it */
   const char *isa;       /* of the processor's code that runs; NULL: none */
-  DLTensor tensor[6 + 5 + 2 * DIL_INPUT_MAX];
+  DLTensor tensor[9 + 5 + 2 * DIL_INPUT_MAX];
   int32_t tensor_count;
+  int64_t offsets_shape, pages_shape[2];
   uint64_t word[DIL_WORD_INPUTS + DIL_INPUT_MAX + 3];
   void *backward; /* the function of gradients; NULL: there is none */
   uint64_t gradient_word[DIL_GRADIENT_INPUTS + DIL_INPUT_MAX];

@@ -62,7 +62,8 @@ static dil_status check_kernel_name(const char *name) {
 /* Members of the generated structs, of which inputs become members, too. */
 static const char *const of_arguments[] = {
     "size",   "q",     "k",    "v",     "o",        "lse", "lengths",
-    "stream", "scale", "seed", "train", "reserved", NULL};
+    "stream", "scale", "seed", "train", "reserved", "offsets_q", "offsets_k",
+    "longest_q", "longest_k", "pages", NULL};
 static const char *const of_gradients[] = {
     "forward",         "d_o", "dlse", "dq", "dk", "dv", "workspace",
     "workspace_bytes", NULL};
@@ -151,7 +152,7 @@ dil_status library_name(library *l, const char *path, const char *given) {
 /* Names that go with a name in the header. */
 static const char *const of_kernels[] = {
     "arguments", "prepare",   "heads",    "kv_heads",           "head_dim",
-    "value_dim", "gradients", "backward", "backward_workspace", NULL};
+    "value_dim", "gradients", "backward", "backward_workspace", "packed", NULL};
 static const char *const of_libraries[] = {"last_error", "context",
                                            "context_new", "context_free", NULL};
 

@@ -208,6 +208,8 @@ static void put_entries(writer *w) {
     const library_kernel *k = &l->kernel[i];
     const char *data = symbol_of(w, k, "library");
     put_entry(w, k->name, "dil_library_run", data, 'w', "pp");
+    put_entry(w, arena_print(w->arena, "%s_packed", k->name),
+              "dil_library_packed", data, 'w', "pp");
     put_entry(w, arena_print(w->arena, "%s_prepare", k->name),
               "dil_library_prepare", data, 'w', "plll");
     if (k->plan->direction == DIL_BACKWARD) put_backward(w, k, data);
@@ -228,7 +230,7 @@ static void writer_open(writer *w, const library *l) {
   w->part = ARENA_ARRAY(w->arena, backend_part, parts);
   w->data = ARENA_ARRAY(w->arena, backend_data, data);
   w->entry =
-      ARENA_ARRAY(w->arena, backend_entry, 4 * l->kernel_count + FUNCTIONS);
+      ARENA_ARRAY(w->arena, backend_entry, 5 * l->kernel_count + FUNCTIONS);
   w->out.name = l->name;
   w->out.part = w->part;
   w->out.data = w->data;

@@ -261,6 +261,11 @@ static dil_status read_argument_words(const dil_library_kernel *k,
   to->lse = pointer_at(from, DIL_WORD_LSE);
   to->lengths = pointer_at(from, DIL_WORD_LENGTHS);
   to->stream = pointer_at(from, DIL_WORD_STREAM);
+  to->offsets_q = pointer_at(from, DIL_WORD_OFFSETS_Q);
+  to->offsets_k = pointer_at(from, DIL_WORD_OFFSETS_K);
+  to->longest_q = (int64_t)word_at(from, DIL_WORD_LONGEST_Q);
+  to->longest_k = (int64_t)word_at(from, DIL_WORD_LONGEST_K);
+  to->pages = pointer_at(from, DIL_WORD_PAGES);
   to->input_count = t->input_count;
   to->inputs = (const DLTensor *const *)((const char *)from +
                                          8 * (size_t)DIL_WORD_INPUTS);
@@ -303,6 +308,15 @@ int32_t dil_library_run(const dil_library_kernel *k, dil_context *context,
     status = read_argument_words(k, made->source.table, given, &call);
   if (!status) status = dil_kernel_run(made, &call);
   return (int32_t)dil_call_end(status);
+}
+
+int32_t dil_library_packed(const dil_library_kernel *k, dil_context *context,
+                           const void *given) {
+  if (given && !pointer_at(given, DIL_WORD_OFFSETS_Q))
+    return (int32_t)dil_fail(DIL_USAGE,
+                             "a packed call of kernel '%s' wants offsets_q",
+                             k->name);
+  return dil_library_run(k, context, given);
 }
 
 int32_t dil_library_prepare(const dil_library_kernel *k, dil_context *context,

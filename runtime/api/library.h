@@ -42,7 +42,9 @@ typedef struct dil_library_kernel {
  * has dropout. */
 typedef enum dil_library_word {
   DIL_WORD_SIZE, DIL_WORD_Q, DIL_WORD_K, DIL_WORD_V, DIL_WORD_O, DIL_WORD_LSE,
-  DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_RESERVED, DIL_WORD_INPUTS = 32
+  DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_OFFSETS_Q, DIL_WORD_OFFSETS_K,
+  DIL_WORD_LONGEST_Q, DIL_WORD_LONGEST_K, DIL_WORD_PAGES, DIL_WORD_RESERVED,
+  DIL_WORD_INPUTS = 32
 } dil_library_word;
 
 /* The same of the generated struct of gradients. The gradients of inputs that
@@ -67,6 +69,9 @@ typedef enum dil_library_gradient {
  * for the device that q is on, made at the first such call. */
 DIL_API int32_t dil_library_run(const dil_library_kernel *kernel,
                                 dil_context *context, const void *arguments);
+/* The same of a packed call: DIL_USAGE without offsets. */
+DIL_API int32_t dil_library_packed(const dil_library_kernel *kernel,
+                                   dil_context *context, const void *arguments);
 /* Makes and allocates all that a call of these sizes needs. context NULL: that
  * of the processor. */
 DIL_API int32_t dil_library_prepare(const dil_library_kernel *kernel,

@@ -88,7 +88,8 @@ is "ar reads the archive" says libmany.o ar t libmany.a
 is "nm reads its table of symbols" says "one in libmany.o" nm -s libmany.a
 is "the functions are there and nothing else is" sh -c \
   'test "$(nm -g --defined-only libmany.o | cut -d" " -f3 | tr "\n" " ")" = \
-   "many_last_error one one_prepare three three_prepare two two_prepare "'
+   "many_last_error one one_packed one_prepare three three_packed \
+three_prepare two two_packed two_prepare "'
 is "the header is C" $cc -std=c99 -Wall -Wextra -Wpedantic -Werror \
   -fsyntax-only -x c libmany.h
 if command -v c++ >/dev/null; then
@@ -292,7 +293,7 @@ for one in first second; do
   is "which shows its own functions alone" sh -c "
     nm -D --defined-only alone/lib$one.so | cut -d' ' -f3 | tr '\n' ' ' |
     grep -qx '$one ${one}_context_free ${one}_context_new ${one}_last_error \
-${one}_prepare '"
+${one}_packed ${one}_prepare '"
   is "and asks for nothing of dil" sh -c \
     "! nm -D --undefined-only alone/lib$one.so | grep -i dil"
   scale=
@@ -392,8 +393,8 @@ is "builds a kernel that the file calls backward" "$DIL" build biased.dil \
   -o libbiased --emit=so,h,o --cpu avx2
 is "which alone has gradients" sh -c \
   'test "$(nm -g --defined-only libbiased.o | cut -d" " -f3 | tr "\n" " ")" = \
-   "biased_last_error served served_prepare trained trained_backward \
-trained_backward_workspace trained_prepare "'
+   "biased_last_error served served_packed served_prepare trained \
+trained_backward trained_backward_workspace trained_packed trained_prepare "'
 is "the header of gradients is C" $cc -std=c99 -Wall -Wextra -Wpedantic -Werror \
   -fsyntax-only -x c libbiased.h
 is "it shows how to ask" grep -q 'g.forward = &a, g.d_o = &d_o' libbiased.h
@@ -415,6 +416,12 @@ is "as the kernel's itself" sh -c "
   '$DIL' run biased.dil -k trained $biased --backward --dlse random \
     --dq dq2.npy --grad slope=slope2.npy &&
   cmp dq.npy dq2.npy && cmp slope.npy slope2.npy"
+for options in "" --backward; do
+  # shellcheck disable=SC2086 # a word or none
+  is "a library takes documents $options" "$DIL" run -L ./libtrained.so \
+    --offsets "$top/examples/data/offsets.npy" --random 3 --input slope=random \
+    --input doc=random --check $options
+done
 is "a kernel without says so" says "has no gradients: " \
   "$DIL" run -L ./libbiased.so -k served --seq 9 --random 1 --backward
 echo 'pattern p { heads 1; head_dim 16; dtype f32; input dq : f32[H];

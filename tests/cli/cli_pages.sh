@@ -92,8 +92,12 @@ echo 'pattern d { heads 2; head_dim 8; dtype f32; dropout 0.5; branch { } }' \
   >"$TMP/d.dil"
 is "no dropout" says "--pages cannot be used with --train" \
   "$DIL" run "$TMP/d.dil" --seq 20 --random 1 --train --pages random
-is "no library" says "--pages cannot be used with --library" \
-  "$DIL" run --library "$TMP/none.so" --pages random --random 1
+of_library() {
+  "$DIL" build examples/decode_gqa.dil -o "$TMP/libdecode" &&
+    "$DIL" run --library "$TMP/libdecode.so" --seq 1 --keys 5000 --random 5 \
+      --pages random --check
+}
+is "a library takes pages" of_library
 is "no topology" says "--pages cannot be used with a topology" \
   "$DIL" run examples/longnet_ring.dil -D w=32 --seq 512 --random 1 \
   --topology four --pages random

@@ -154,8 +154,6 @@ is "as many documents of keys" says \
   packed --key-offsets "$TMP/one.npy"
 is "documents and lengths" says "--offsets cannot be used with --lengths" \
   packed --lengths "$TMP/lengths.npy"
-is "documents and a library" says "--offsets cannot be used with --library" \
-  "$DIL" run --library "$TMP/none.so" --offsets "$TMP/offsets.npy" --random 1
 is "documents and chunks" says "--offsets cannot be used with --stream" \
   packed --stream
 is "documents and a ring" says "--offsets cannot be used with" \

@@ -154,17 +154,56 @@ static void check_errors(tensors *t) {
   tell("a struct of another size is refused",
        status == 2 && strstr(first_last_error(), "have 256 bytes") != NULL);
   a.size = sizeof a;
-  a.reserved[23] = &a;
+  a.reserved[18] = &a;
   status = first(NULL, &a);
   tell("a reserved word that is not NULL is refused",
-       status == 2 && strstr(first_last_error(), "reserved[23]") != NULL);
-  a.reserved[23] = NULL;
+       status == 2 && strstr(first_last_error(), "reserved[18]") != NULL);
+  a.reserved[18] = NULL;
   t->k.shape = t->lse_shape;
   t->k.ndim = 3;
   status = run_first(t);
   tell("a wrong shape is told",
        status == 2 && strstr(first_last_error(), "k must"));
   t->k = tensor(k, 4, t->shape);
+}
+
+/* Rows first..last - 1 of a tensor of rows. */
+static DLTensor part_of(float *data, int first, int last, int64_t shape[4]) {
+  const int64_t part[] = {1, last - first, H, D};
+  memcpy(shape, part, sizeof part);
+  return tensor(data + first * H * D, 4, shape);
+}
+
+/* A document has the bits of a call of its own. */
+static int document_is_alone(const tensors *t, int first_row, int last_row) {
+  static float out[COUNT];
+  int64_t shape[4];
+  DLTensor part[] = {part_of(q, first_row, last_row, shape),
+                     part_of(k, first_row, last_row, shape),
+                     part_of(v, first_row, last_row, shape),
+                     part_of(out, 0, last_row - first_row, shape)};
+  first_arguments a = FIRST_ARGUMENTS_INIT;
+  a.q = &part[0], a.k = &part[1], a.v = &part[2], a.o = &part[3];
+  size_t bytes = (size_t)(last_row - first_row) * H * D * sizeof *out;
+  return !first(NULL, &a) && !memcmp(out, t->out + first_row * H * D, bytes);
+}
+
+static void check_packed(tensors *t) {
+  static int32_t offsets[] = {0, 60, N};
+  int64_t count = 3;
+  DLTensor at = tensor(NULL, 1, &count);
+  at.data = offsets;
+  at.dtype.code = kDLInt;
+  first_arguments a = FIRST_ARGUMENTS_INIT;
+  a.q = &t->q, a.k = &t->k, a.v = &t->v, a.o = &t->o;
+  tell("a packed call wants offsets",
+       first_packed(NULL, &a) == 2 &&
+           strstr(first_last_error(), "wants offsets_q") != NULL);
+  a.offsets_q = &at;
+  a.longest_q = N - 60;
+  tell("documents are attended to apart",
+       first_packed(NULL, &a) == 0 && document_is_alone(t, 0, 60) &&
+           document_is_alone(t, 60, N));
 }
 
 /* ---- contexts of its own ------------------------------------------------- */
@@ -271,6 +310,7 @@ int main(void) {
   tell("and is right, too", error_of(t->out, t->out_lse, 0) < 1e-4);
   check_threads();
   check_errors(t);
+  check_packed(t);
   check_contexts(t);
   check_fork(t);
   show_files();
