@@ -93,6 +93,9 @@ typedef struct dil_code {
                                const int32_t *t, const int32_t *j,
                                uint64_t predicates, const dil_env *env,
                                uint64_t *seen);
+  /* s = -inf where bit `lane` of kept[key] is 0; recomputes mx. NULL: the plan
+   * has no grid. */
+  void (*hide)(float *s, float *mx, int64_t n, const uint32_t *kept);
   /* m' = max(m, c2 * mx); alpha = 2^(m - m'); l = alpha * l + sum of
    * 2^(c2 * s + bias - m'); p gets those weights. m' = -inf gives weights 0
    * and alpha 1. */
@@ -196,7 +199,7 @@ typedef struct dil_code {
 #define DIL_CODE_FUNCTIONS(X)                                                  \
   X(TILES, qk) X(TILES, softmax) X(TILES, softmax_drop) X(TILES, pv)           \
   X(TILES, cover) X(TILES, dimension) X(TILES, dropout_words) X(TILES, sink)   \
-  X(TILES, keeps) X(ROWS, keeps)                                               \
+  X(TILES, keeps) X(ROWS, keeps) X(TILES, hide)                                \
   X(ROWS, row_qk) X(ROWS, row_softmax) X(ROWS, row_softmax_drop)               \
   X(ROWS, row_pv) X(ROWS, cover) X(ROWS, dimension)                            \
   X(ROWS, dropout_words) X(ROWS, sink)                                         \

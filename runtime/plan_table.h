@@ -47,6 +47,15 @@ static inline int64_t dil_grid_cells(const dil_grid *g) {
   return g->axes ? g->extent[0] * dil_grid_plane(g) : 0;
 }
 
+/* What a branch says of a grid's axes. Distances of a window are in cells, those
+ * of a neighborhood in cells of the query's residue; DIL_ENDLESS: no bound. */
+typedef struct dil_reach {
+  bool alone;  /* the branch's predicate says the same and nothing more */
+  int64_t left[DIL_GRID_AXES], right[DIL_GRID_AXES], kernel[DIL_GRID_AXES];
+  int64_t dilation[DIL_GRID_AXES]; /* 0: there is no grid */
+  bool causal[DIL_GRID_AXES];
+} dil_reach;
+
 typedef struct dil_branch {
   int64_t segment;      /* positions; 0: one segment that holds all */
   int64_t dilation;
@@ -58,6 +67,7 @@ typedef struct dil_branch {
    * the residue that is `shift` less: (t - j) mod dilation == shift. */
   bool each;
   int64_t shift;        /* 0 <= shift < dilation; 0 unless `each` */
+  dil_reach reach;      /* where the table has a grid */
 } dil_branch;
 
 /* Returns whether the branch selects every row of its segments. */

@@ -137,6 +137,20 @@ static int32_t tile_keys_of(const pattern *p) {
   return (int32_t)keys;
 }
 
+/* What the branch says of a grid's axes, as the run time has it. */
+static dil_reach reach_of(const planner *pl, const branch *b) {
+  dil_reach out = {.alone = b->mask_count == b->reach.mask_count &&
+                            !b->keeps[0].count && !b->keeps[1].count};
+  for (int32_t a = 0; a < pl->plan->pattern->grid.axes; a++) {
+    out.left[a] = b->reach.left[a];
+    out.right[a] = b->reach.right[a];
+    out.kernel[a] = b->reach.kernel[a];
+    out.dilation[a] = b->reach.dilation[a];
+    out.causal[a] = b->reach.causal[a];
+  }
+  return out;
+}
+
 static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
   *out = (dil_branch){.segment = b->segment,
                       .dilation = b->dilation,
@@ -146,7 +160,8 @@ static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
                       .chain = chain_of(pl, b),
                       .phase = b->phase,
                       .each = branch_has_each(b),
-                      .shift = b->shift};
+                      .shift = b->shift,
+                      .reach = reach_of(pl, b)};
 }
 
 /* Finds the forms of all chains, for the widest window of the branches. */

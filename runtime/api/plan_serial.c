@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 6 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 7 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -99,6 +99,17 @@ static void table_fields(codec *c, dil_table *t) {
   FIELD(c, t->chain_count);
 }
 
+static void reach_fields(codec *c, dil_reach *r) {
+  codec_flag(c, &r->alone);
+  for (int32_t a = 0; a < DIL_GRID_AXES; a++) {
+    FIELD(c, r->left[a]);
+    FIELD(c, r->right[a]);
+    FIELD(c, r->kernel[a]);
+    FIELD(c, r->dilation[a]);
+    codec_flag(c, &r->causal[a]);
+  }
+}
+
 static void branch_fields(codec *c, dil_branch *b) {
   FIELD(c, b->segment);
   FIELD(c, b->dilation);
@@ -108,6 +119,7 @@ static void branch_fields(codec *c, dil_branch *b) {
   FIELD(c, b->chain);
   codec_flag(c, &b->each);
   FIELD(c, b->shift);
+  reach_fields(c, &b->reach);
 }
 
 static void pass_fields(codec *c, dil_pass *p) {
@@ -263,8 +275,16 @@ static bool counts_hold(const dil_table *t) {
          is_within(t->chain_count, 1, DIL_PART_MAX);
 }
 
+static bool reach_holds(const dil_table *t, const dil_reach *r) {
+  for (int32_t a = 0; a < t->grid.axes; a++)
+    if (r->dilation[a] < 1 || r->dilation[a] > INT32_MAX || r->kernel[a] < 1 ||
+        r->left[a] < -INT32_MAX || r->right[a] < -INT32_MAX)
+      return false;
+  return true;
+}
+
 static bool branch_holds(const dil_table *t, const dil_branch *b) {
-  bool good = b->segment >= 0 && b->dilation >= 1 &&
+  bool good = reach_holds(t, &b->reach) && b->segment >= 0 && b->dilation >= 1 &&
               is_within(b->head_first, 0, t->heads) &&
               is_within(b->head_last, b->head_first - 1, t->heads - 1) &&
               is_within(b->predicate, -1, t->predicate_count - 1) &&

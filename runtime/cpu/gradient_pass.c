@@ -13,6 +13,7 @@
  * queries, those of dQ in the order of the keys and part by part, in all
  * cases: the bits do not depend on the number of threads. */
 #include "gradient.h"
+#include "patch_tile.h"
 #include "tile_block.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
@@ -36,7 +37,14 @@ typedef struct gradient_pass {
   char *workers, *memory; /* the workers', the blocks' */
   int64_t worker_bytes;
   dil_tensor part_dq;     /* dQ of part 0, with the others after it */
+  int32_t *positions;     /* of patches: of the packed rows */
 } gradient_pass;
+
+/* A worker with its patch, where the pass has some. */
+typedef struct patch_gradient_worker {
+  gradient_worker common;
+  patch_tile patch;
+} patch_gradient_worker;
 
 int32_t gradient_pass_turns(const cpu_run *r, const dil_pass *pass) {
   tile_blocks blocks = tile_blocks_plan(r, pass);
@@ -60,7 +68,8 @@ static bool has_parts(const cpu_gradient_run *g, const dil_pass *pass) {
 static void plan_parts(gradient_pass *ps, const dil_pass *pass) {
   enum { PART_LEAST = 512, PARTS_MOST = 8 };
   int64_t rows = ps->blocks.rows;
-  ps->parts = has_parts(ps->of, pass) ? rows / PART_LEAST : 1;
+  bool parted = !ps->blocks.patched && has_parts(ps->of, pass);
+  ps->parts = parted ? rows / PART_LEAST : 1;
   ps->parts = minimum(maximum(ps->parts, 1), PARTS_MOST);
   ps->part_rows = rows_of_each(rows, ps->parts);
 }
@@ -82,6 +91,17 @@ static void plan_shares(gradient_pass *ps) {
   ps->share_rows = ps->part_rows;
 }
 
+/* What a worker needs for patches. */
+static int64_t cut_patch(const gradient_pass *ps, patch_tile *patch,
+                         char *memory) {
+  cutter c = {memory, 0};
+  patch_tile unused;
+  if (!ps->blocks.patched) return 0;
+  patch_tile_cut(&c, ps->of->run, &ps->blocks.patches,
+                 patch ? patch : &unused);
+  return c.used;
+}
+
 static gradient_pass gradient_pass_plan(const cpu_gradient_run *g,
                                         const dil_pass *pass) {
   const cpu_run *r = g->run;
@@ -92,9 +112,14 @@ static gradient_pass gradient_pass_plan(const cpu_gradient_run *g,
   plan_parts(&ps, pass);
   plan_shares(&ps);
   ps.lists = g->sums_length ? minimum(g->copies, ps.count) : ps.count;
-  ps.worker_bytes = round_up((int64_t)sizeof(gradient_worker), 64) +
-                    round_up(gradient_worker_bytes(g, pass), 64);
+  ps.worker_bytes = round_up((int64_t)sizeof(patch_gradient_worker), 64) +
+                    round_up(gradient_worker_bytes(g, pass), 64) +
+                    cut_patch(&ps, NULL, NULL);
   return ps;
+}
+
+static int64_t positions_bytes(const gradient_pass *ps) {
+  return ps->blocks.patched ? patch_positions_bytes(&ps->blocks.patches) : 0;
 }
 
 static int64_t sum_width(const gradient_pass *ps) {
@@ -130,7 +155,8 @@ static int64_t part_bytes(const gradient_pass *ps) {
 int64_t gradient_pass_bytes(const cpu_gradient_run *g, const dil_pass *pass) {
   gradient_pass ps = gradient_pass_plan(g, pass);
   return dil_threads_count(g->run->threads) * ps.worker_bytes +
-         blocks_at_once(&ps) * block_bytes(&ps) + part_bytes(&ps);
+         blocks_at_once(&ps) * block_bytes(&ps) + part_bytes(&ps) +
+         positions_bytes(&ps);
 }
 
 static gradient_worker *worker_of(const gradient_pass *ps, int32_t worker) {
@@ -173,6 +199,12 @@ static void each_class(const gradient_pass *ps, gradient_worker *wk,
   class_table *s = &wk->tile.streamed;
   int64_t base = 0;
   if (!w.served) return;
+  if (ps->blocks.patched) {
+    segment_cell all = patch_class(&ps->blocks.patches, ps->positions,
+                                   ps->blocks.pass->branches, s);
+    act(ps, wk, bk, &(packed_range){.cell = all, .n1 = all.high});
+    return;
+  }
   class_table_reset(s, &keys);
   for (int64_t at = bk->low; at < bk->high;) {
     segment_cell c = walk_cell(&w, at, bk->high);
@@ -251,6 +283,19 @@ static void run_cell(gradient_worker *wk, segment_cell c, int64_t b,
   }
 }
 
+/* The patches of a strip. */
+static void run_patches(const gradient_pass *ps, gradient_worker *wk,
+                        const tile_block *bk, int64_t strip,
+                        rows_action *act) {
+  patch_tile *patch = &((patch_gradient_worker *)wk)->patch;
+  int64_t first = strip * ps->blocks.strip;
+  int64_t end = minimum(first + ps->blocks.strip, ps->blocks.patches.patches);
+  wk->tile.held.branches[0] = ps->blocks.pass->branches;
+  for (int64_t n = first; n < end; n++)
+    if (patch_tile_open(patch, n))
+      act(wk, (segment_cell){0, 0}, 0, 0, patch->count, bk->b);
+}
+
 static void run_strip(const gradient_pass *ps, gradient_worker *wk,
                       const tile_block *bk, int32_t head, int64_t strip,
                       rows_action *act) {
@@ -259,6 +304,11 @@ static void run_strip(const gradient_pass *ps, gradient_worker *wk,
   int64_t from, to;
   tile->walk = tile_blocks_walk(&ps->blocks, head);
   if (!tile->walk.served || bk->first >= bk->last) return;
+  if (ps->blocks.patched) {
+    cpu_run_env_init(r, bk->b, head, &tile->env);
+    run_patches(ps, wk, bk, strip, act);
+    return;
+  }
   dil_progression progression = cpu_run_queries(r, bk->b);
   class_table_reset(&tile->held, &progression);
   progression = cpu_run_key_progression(r, bk->b);
@@ -281,6 +331,12 @@ static void run_block(const gradient_pass *ps, gradient_worker *wk,
 
 /* ---- dK and dV out ------------------------------------------------------- */
 
+/* Whether a packed row stands for no key. */
+static bool is_filler(const gradient_pass *ps, int64_t row) {
+  return ps->blocks.patched &&
+         patch_row_position(&ps->blocks.patches, row) < 0;
+}
+
 /* Writes the worker's rows of a class. */
 static void store_class(const gradient_pass *ps, gradient_worker *wk,
                         const tile_block *bk, const packed_range *of) {
@@ -297,7 +353,7 @@ static void store_class(const gradient_pass *ps, gradient_worker *wk,
     for (int64_t i = 0; i < of->n1; i++) {
       int64_t t = of->cell.low + class_table_row(&wk->tile.streamed, of->c, i);
       int64_t at = of->base + i;
-      if (at < wk->from || at >= wk->to) continue;
+      if (at < wk->from || at >= wk->to || is_filler(ps, at)) continue;
       gradient_store_row(target[which], sums[which] + at * row, factor[which],
                 (char *)row_view_at(&out, t));
     }
@@ -408,14 +464,25 @@ dil_status gradient_pass_run(cpu_gradient_run *g, const dil_pass *pass) {
   dil_status status = DIL_OK;
   ps.workers = g->run->scratch;
   ps.memory = ps.workers + threads * ps.worker_bytes;
+  ps.positions = (int32_t *)(ps.memory + blocks_at_once(&ps) * block_bytes(&ps) +
+                             part_bytes(&ps));
+  if (ps.blocks.patched)
+    patch_positions_fill(&ps.blocks.patches, ps.positions);
   if (ps.fused)
     ps.part_dq =
         dil_tensor_make(ps.memory + blocks_at_once(&ps) * block_bytes(&ps),
                         DIL_F32, 4, g->call->dq.shape);
   for (int32_t i = 0; i < threads; i++) {
     gradient_worker *wk = worker_of(&ps, i);
-    gradient_worker_init(wk, g, pass,
-                         (char *)wk + round_up((int64_t)sizeof *wk, 64));
+    patch_tile *patch = &((patch_gradient_worker *)wk)->patch;
+    int64_t own = round_up((int64_t)sizeof(patch_gradient_worker), 64);
+    gradient_worker_init(wk, g, pass, (char *)wk + own);
+    if (ps.blocks.patched) {
+      cut_patch(&ps, patch,
+                (char *)wk + own + round_up(gradient_worker_bytes(g, pass), 64));
+      patch->positions = ps.positions;
+      wk->tile.patch = patch;
+    }
     wk->parts = ps.parts;
     wk->part_rows = ps.part_rows;
   }

@@ -8,6 +8,7 @@
  * by the branch's weights. In f32 one walk makes those of all branches from the
  * joint weights; else the tile runs forward for each branch. */
 #include "gradient.h"
+#include "patch_tile.h"
 #include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
@@ -396,7 +397,9 @@ void gradient_sum_parts(gradient_worker *wk, segment_cell held, int32_t c,
   int64_t apart = dil_tensor_count(&wk->part_dq);
   float sum[DIL_HEAD_DIM_MAX];
   for (int64_t n = n0; n < n1; n++) {
-    int64_t t = held.low + class_table_row(&wk->tile.held, c, n);
+    int64_t t = wk->tile.patch
+                    ? wk->tile.patch->t[n]
+                    : held.low + class_table_row(&wk->tile.held, c, n);
     const float *row = (const float *)row_view_at(&parts, t);
     memset(sum, 0, sizeof sum);
     for (int64_t part = 0; part < wk->parts; part++)

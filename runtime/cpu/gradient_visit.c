@@ -10,8 +10,23 @@
 
 /* ---- ranges -------------------------------------------------------------- */
 
+/* A piece of a visit: only rows of the worker's share, which the pieces of other
+ * tiles cut otherwise. */
+static bool enter_piece(gradient_worker *wk, packed_range *keys) {
+  tile_worker *tile = &wk->tile;
+  keys->n0 = maximum(keys->n0, wk->from);
+  keys->n1 = minimum(keys->n1, wk->to);
+  if (keys->n0 >= keys->n1) return false;
+  uint8_t marks = packed_keys_marks(&wk->keys, keys->n0, keys->n1);
+  bool before = tile->piece_count > 0; /* other pieces of the visit */
+  tile->finite = !(marks & MARK_VALUES) && (!before || tile->finite);
+  wk->range_finite = !marks && (!before || wk->range_finite);
+  return true;
+}
+
 bool gradient_enter(tile_worker *tile, packed_range *keys) {
   gradient_worker *wk = (gradient_worker *)tile;
+  if (tile->patch) return enter_piece(wk, keys);
   int64_t first = keys->base + keys->n0;
   int64_t part = minimum(first / wk->part_rows, wk->parts - 1);
   if (part < wk->parts - 1)
@@ -69,11 +84,11 @@ static void add_rows_by_pair(const gradient_worker *wk, const void *weights,
 }
 
 static void add_keys_by_pair(const gradient_worker *wk, const char *k,
-                             int64_t n, float *dq) {
+                             const void *ds, int64_t n, float *dq) {
   int32_t lanes = wk->tile.code->lanes;
   for (int64_t i = 0; i < n; i++)
     for (int32_t lane = 0; lane < lanes; lane++) {
-      float weight = lane_weight(wk, wk->ds, i, lane);
+      float weight = lane_weight(wk, ds, i, lane);
       if (weight == 0) continue;
       for (int64_t d = 0; d < wk->tile.run->table->head_dim; d++)
         dq[d * lanes + lane] += weight * key_element(wk, k, i, d);
@@ -88,27 +103,39 @@ static const gradient_rows *rows_of_tile(const gradient_worker *wk) {
 
 /* The products. A pair of weight 0 adds 0, whatever its operands are: where
  * one of them is not finite, the pairs are added one by one. */
-static void add_products(gradient_worker *wk, int64_t at, int64_t n) {
+static void add_piece(gradient_worker *wk, const key_piece *piece) {
   const dil_code *code = wk->of->code;
   const dil_table *table = wk->tile.run->table;
   dil_pack pack = wk->tile.code->pack;
   const gradient_rows *rows = rows_of_tile(wk);
   bool finite = wk->range_finite && rows->finite;
+  int64_t at = piece->row, n = piece->n;
+  int64_t weights =
+      piece->at * wk->tile.code->lanes * DIL_CODE_CELL / wk->tile.code->pack;
+  const char *p = (const char *)wk->p + weights;
+  const char *ds = (const char *)wk->ds + weights;
   const char *k =
       wk->keys.k_values + at * pack_value_bytes(table->head_dim, pack);
   float *dk = wk->dk + at * dil_code_outer(table->head_dim);
   float *dv = wk->dv + at * dil_code_outer(table->value_dim);
   if (wk->wants_keys && finite) {
-    code->dv(wk->p, rows->d, dv, n);
-    code->dk(wk->ds, rows->q, dk, n);
+    code->dv(p, rows->d, dv, n);
+    code->dk(ds, rows->q, dk, n);
   } else if (wk->wants_keys) {
-    add_rows_by_pair(wk, wk->p, rows->d, table->value_dim, n, dv);
-    add_rows_by_pair(wk, wk->ds, rows->q, table->head_dim, n, dk);
+    add_rows_by_pair(wk, p, rows->d, table->value_dim, n, dv);
+    add_rows_by_pair(wk, ds, rows->q, table->head_dim, n, dk);
   }
   if (wk->wants_dq && finite)
-    code->dq(k, wk->pairs, rows->dq, wk->ones, n);
+    code->dq(k, (const char *)wk->pairs + weights, rows->dq, wk->ones, n);
   else if (wk->wants_dq)
-    add_keys_by_pair(wk, k, n, rows->dq);
+    add_keys_by_pair(wk, k, ds, n, rows->dq);
+}
+
+static void add_products(gradient_worker *wk, const packed_range *keys) {
+  int32_t count;
+  key_piece one;
+  const key_piece *piece = key_visit_pieces(&wk->tile, keys, &one, &count);
+  for (int32_t i = 0; i < count; i++) add_piece(wk, &piece[i]);
 }
 
 /* Whether kernels need to know which keys a tile has. */
@@ -122,29 +149,34 @@ static float make_scores(gradient_worker *wk, const packed_range *keys,
                          uint64_t predicates, int32_t chain, bool keeps_raw) {
   tile_worker *tile = &wk->tile;
   const dil_env *env = &tile->env.env;
-  int64_t at = keys->base + keys->n0, n = keys->n1 - keys->n0;
-  tile->code->qk(wk->keys.k_keys + at * tile->k_bytes, tile->q->qt, tile->s,
-                 tile->mx, n);
+  int64_t n = keys->n1 - keys->n0;
+  key_visit_scores(tile, keys, wk->keys.k_keys);
   if (keeps_raw)
     memcpy(wk->raw, tile->s, (size_t)(n * tile->code->lanes) * sizeof(float));
-  if (!asks_positions(wk, predicates)) return env->scale * DIL_LOG2_E;
-  for (int64_t i = 0; i < n; i++)
-    tile->j[i] = key_position(tile, keys, keys->n0 + i);
-  if (tile->run->table->scored)
+  bool asks = asks_positions(wk, predicates);
+  if (asks) key_visit_positions(tile, keys);
+  if (asks && tile->run->table->scored)
     wk->of->code->slope[chain](tile->s, tile->mx, n, tile->q->t, tile->j,
                                predicates, env, NULL, wk->slope);
-  else
+  else if (asks)
     tile->code->modify[chain](tile->s, tile->mx, n, tile->q->t, tile->j,
                               predicates, env, NULL);
-  return DIL_LOG2_E;
+  if (tile->kept) tile->code->hide(tile->s, tile->mx, n, tile->kept);
+  return asks ? DIL_LOG2_E : env->scale * DIL_LOG2_E;
 }
 
 /* dP of the tile's pairs. */
-static void make_dp(gradient_worker *wk, int64_t at, int64_t n) {
+static void make_dp(gradient_worker *wk, const packed_range *keys) {
   const tile_worker *tile = &wk->tile;
   int64_t row = pack_key_bytes(tile->run->table->value_dim, tile->code->pack);
-  wk->of->code->dp(wk->keys.v_keys + at * row, rows_of_tile(wk)->dot, wk->dp,
-                   tile->mx, n);
+  int32_t count;
+  key_piece one;
+  const key_piece *piece = key_visit_pieces(tile, keys, &one, &count);
+  for (int32_t i = 0; i < count; i++)
+    wk->of->code->dp(wk->keys.v_keys + piece[i].row * row,
+                     rows_of_tile(wk)->dot,
+                     wk->dp + piece[i].at * tile->code->lanes, tile->mx,
+                     piece[i].n);
 }
 
 enum { LANES_AT_ONCE = 8 };
@@ -173,11 +205,11 @@ void gradient_weigh(tile_worker *tile, const packed_range *keys,
   gradient_worker *wk = (gradient_worker *)tile;
   const gradient_rows *rows = rows_of_tile(wk);
   int32_t lanes = tile->code->lanes;
-  int64_t at = keys->base + keys->n0, n = keys->n1 - keys->n0;
+  int64_t n = keys->n1 - keys->n0;
   float weights[DIL_LANES_MAX], dots[DIL_LANES_MAX];
   (void)copies; /* each branch counts a pair once */
   float c2 = make_scores(wk, keys, predicates, chain, false);
-  make_dp(wk, at, n);
+  make_dp(wk, keys);
   wk->of->code->ds(tile->s, wk->dp, wk->p, wk->ds, wk->pairs, NULL, NULL, n, c2,
                    0, rows->lse, wk->zeros);
   sum_rows_of_lanes(wk->p, n, lanes, weights);
@@ -210,12 +242,11 @@ void gradient_visit(tile_worker *tile, const packed_range *keys,
   const dil_code *code = wk->of->code;
   const gradient_rows *rows = rows_of_tile(wk);
   int64_t n = keys->n1 - keys->n0;
-  int64_t at = keys->base + keys->n0;
   float bias = copies > 1 ? log2f((float)copies) : 0;
   bool scored = tile->run->table->scored;
   bool inputs = wk->of->sums && wk->wants_keys && scored;
   float c2 = make_scores(wk, keys, predicates, chain, inputs);
-  make_dp(wk, at, n);
+  make_dp(wk, keys);
   if (wk->of->weighs) mix_deltas(wk);
   float *plain = inputs ? wk->plain : NULL, *slope = scored ? wk->slope : NULL;
   if (tile->run->drop)
@@ -228,5 +259,5 @@ void gradient_visit(tile_worker *tile, const packed_range *keys,
   if (inputs)
     code->inputs[chain](wk->raw, plain, n, tile->q->t, tile->j, &tile->env.env,
                         wk->sums);
-  add_products(wk, at, n);
+  add_products(wk, keys);
 }

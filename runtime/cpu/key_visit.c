@@ -19,6 +19,32 @@ int32_t key_position(const tile_worker *wk, const packed_range *keys,
   return (int32_t)(keys->cell.low + class_table_row(&wk->streamed, keys->c, n));
 }
 
+void key_visit_positions(tile_worker *wk, const packed_range *keys) {
+  int64_t n = keys->n1 - keys->n0;
+  if (wk->patch) return; /* it has made them */
+  for (int64_t i = 0; i < n; i++)
+    wk->j[i] = key_position(wk, keys, keys->n0 + i);
+}
+
+const key_piece *key_visit_pieces(const tile_worker *wk,
+                                  const packed_range *keys, key_piece *one,
+                                  int32_t *count) {
+  *one = (key_piece){.row = keys->base + keys->n0 - wk->packed_first,
+                     .n = keys->n1 - keys->n0};
+  *count = wk->patch ? wk->piece_count : 1;
+  return wk->patch ? wk->piece : one;
+}
+
+void key_visit_scores(tile_worker *wk, const packed_range *keys,
+                      const void *k) {
+  int32_t count;
+  key_piece one;
+  const key_piece *piece = key_visit_pieces(wk, keys, &one, &count);
+  for (int32_t i = 0; i < count; i++)
+    wk->code->qk((const char *)k + piece[i].row * wk->k_bytes, wk->q->qt,
+                 wk->s + piece[i].at * wk->code->lanes, wk->mx, piece[i].n);
+}
+
 /* The positions of n rows from n0 on, in wk->j. */
 static void key_positions(tile_worker *wk, const packed_range *keys, int64_t n0,
                           int64_t n) {
@@ -31,6 +57,12 @@ static float value_element(const tile_worker *wk, const char *v, int64_t n,
   if (wk->code->pack == DIL_PACK_F32) return ((const float *)v)[n * width + d];
   return dil_bf16_to_f32(
       ((const uint16_t *)v)[(n / 2 * width + d) * 2 + n % 2]);
+}
+
+/* The weights of the keys of a visit from key `at` on. */
+static const void *weights_from(const tile_worker *wk, int64_t at) {
+  return (const char *)wk->p +
+         at * wk->code->lanes * DIL_CODE_CELL / wk->code->pack;
 }
 
 static float weight_element(const tile_worker *wk, int64_t n, int32_t lane) {
@@ -59,16 +91,17 @@ static void clear_row(const tile_worker *wk, char *v, int64_t n) {
 /* Values of NaN or Inf: a pair that is masked, dropped or scored -inf weighs 0,
  * and 0 * NaN is NaN. Such rows are taken out of the product and added only
  * to the lanes that see them. */
-static void add_values_by_lane(tile_worker *wk, const char *v, int64_t n) {
+static void add_values_by_lane(tile_worker *wk, const char *v, int64_t at,
+                               int64_t n, const float *alpha) {
   int64_t whole = round_up(n, wk->code->pack); /* a pair may end past n */
   memcpy(wk->v_clean, v, (size_t)(whole * wk->v_bytes));
   for (int64_t i = 0; i < whole; i++)
     if (i >= n || !is_finite_row(wk, v, i)) clear_row(wk, wk->v_clean, i);
-  wk->code->pv(wk->v_clean, wk->p, wk->q->o, wk->alpha, n);
+  wk->code->pv(wk->v_clean, weights_from(wk, at), wk->q->o, alpha, n);
   for (int64_t i = 0; i < n; i++) {
     if (is_finite_row(wk, v, i)) continue;
     for (int32_t lane = 0; lane < wk->code->lanes; lane++) {
-      float weight = weight_element(wk, i, lane);
+      float weight = weight_element(wk, at + i, lane);
       if (weight == 0) continue;
       for (int64_t d = 0; d < wk->run->table->value_dim; d++)
         wk->q->o[d * wk->code->lanes + lane] +=
@@ -77,23 +110,38 @@ static void add_values_by_lane(tile_worker *wk, const char *v, int64_t n) {
   }
 }
 
+/* o = alpha o + the values of the visit, by their weights. */
+static void add_values(tile_worker *wk, const packed_range *keys) {
+  int32_t count;
+  key_piece one;
+  const key_piece *piece = key_visit_pieces(wk, keys, &one, &count);
+  for (int32_t i = 0; i < count; i++) {
+    const char *v = wk->v + piece[i].row * wk->v_bytes;
+    const float *alpha = i ? wk->ones : wk->alpha;
+    if (wk->finite)
+      wk->code->pv(v, weights_from(wk, piece[i].at), wk->q->o, alpha,
+                   piece[i].n);
+    else
+      add_values_by_lane(wk, v, piece[i].at, piece[i].n, alpha);
+  }
+}
+
 void key_visit_forward(tile_worker *wk, const packed_range *keys,
                        uint64_t predicates, int32_t chain, int32_t copies) {
   const dil_code *code = wk->code;
   const dil_env *env = &wk->env.env;
   int64_t n = keys->n1 - keys->n0;
-  int64_t at = keys->base + keys->n0 - wk->packed_first;
-  const char *v = wk->v + at * wk->v_bytes;
   float c2 = env->scale * DIL_LOG2_E;
   float bias = copies > 1 ? log2f((float)copies) : 0;
   bool rewrite = predicates || wk->run->table->scored || !(c2 > 0);
-  code->qk(wk->k + at * wk->k_bytes, wk->q->qt, wk->s, wk->mx, n);
+  key_visit_scores(wk, keys, wk->k);
   if (rewrite) {
-    key_positions(wk, keys, keys->n0, n);
+    key_visit_positions(wk, keys);
     code->modify[chain](wk->s, wk->mx, n, wk->q->t, wk->j, predicates, env,
                         NULL);
     c2 = DIL_LOG2_E;
   }
+  if (wk->kept) code->hide(wk->s, wk->mx, n, wk->kept);
   if (wk->run->drop)
     code->softmax_drop(wk->s, wk->p, n, c2, bias, wk->mx, wk->q->m, wk->q->l,
                        wk->alpha, wk->q->words,
@@ -101,10 +149,7 @@ void key_visit_forward(tile_worker *wk, const packed_range *keys,
   else
     code->softmax(wk->s, wk->p, n, c2, bias, wk->mx, wk->q->m, wk->q->l,
                   wk->alpha);
-  if (wk->finite)
-    code->pv(v, wk->p, wk->q->o, wk->alpha, n);
-  else
-    add_values_by_lane(wk, v, n);
+  add_values(wk, keys);
 }
 
 /* ---- ranges of keys: cover, then visits ---------------------------------- */

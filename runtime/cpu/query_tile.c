@@ -11,7 +11,7 @@
  * Gimelshein 2018, arXiv 1805.02867; Rabe and Staats 2021, arXiv 2112.05682),
  * with division at the end, as in FlashAttention-2 (Dao 2023, arXiv
  * 2307.08691). */
-#include "query_tile.h"
+#include "patch_tile.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
@@ -46,11 +46,13 @@ static int64_t tile_worker_cut(tile_worker *wk, const cpu_run *r,
                                      : cutter_cut(&c, (keys + 2) * lanes * 2);
   wk->mx = cutter_cut(&c, lanes * f);
   wk->alpha = cutter_cut(&c, lanes * f);
+  wk->ones = cutter_cut(&c, lanes * f);
   wk->spare = cutter_cut(&c, (width + 1) * lanes * f);
   wk->j = cutter_cut(&c, (keys + code->key_block) * (int64_t)sizeof(int32_t));
   wk->v_clean = cutter_cut(&c, (keys + 2) * table->value_dim * f);
   wk->words = cutter_cut(
       &c, table->dropout > 0 ? maximum(wk->range_rows, keys) * f : 0);
+  for (int32_t lane = 0; memory && lane < lanes; lane++) wk->ones[lane] = 1;
   if (memory) {
     class_table_init(&wk->held, period, held);
     class_table_init(&wk->streamed, period, streamed);
@@ -86,6 +88,10 @@ void tile_worker_init(tile_worker *wk, const cpu_run *r, const dil_pass *pass,
 
 void query_tile_visit(tile_worker *wk, segment_cell held, uint64_t branches) {
   int64_t base = 0;
+  if (wk->patch) {
+    patch_tile_visit(wk, branches);
+    return;
+  }
   for (int64_t at = wk->low; at < wk->high;) {
     segment_cell c = walk_cell(&wk->walk, at, wk->high);
     uint64_t near = walk_together(&wk->walk, held, c, branches);
@@ -115,6 +121,10 @@ void query_tile_visit(tile_worker *wk, segment_cell held, uint64_t branches) {
 /* Positions of the rows from n0 on; lanes past the last row repeat it. */
 static void tile_positions(const tile_worker *wk, segment_cell held, int32_t c,
                            int64_t n0, int64_t n1, int32_t *t) {
+  if (wk->patch) {
+    memcpy(t, wk->patch->t, (size_t)wk->code->lanes * sizeof *t);
+    return;
+  }
   for (int32_t lane = 0; lane < wk->code->lanes; lane++)
     t[lane] = (int32_t)(held.low + class_table_row(&wk->held, c,
                                                    minimum(n0 + lane, n1 - 1)));

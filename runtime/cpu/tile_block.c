@@ -103,6 +103,31 @@ static int64_t rows_before_keys(const cpu_run *r) {
   return most;
 }
 
+static bool plan_patches(const cpu_run *r, const dil_pass *pass,
+                         patch_plan *out) {
+  const dil_code *code = r->code[DIL_TILES];
+  const patch_tile_shape shape = {code->lanes, code->key_block, code->pack};
+  bool alone = !(pass->branches & (pass->branches - 1));
+  return r->table->grid.axes && alone && r->N == r->M &&
+         patch_plan_make(r->table, __builtin_ctzll(pass->branches), r->M,
+                         &shape, out);
+}
+
+bool tile_blocks_patched(const cpu_run *r, const dil_pass *pass) {
+  patch_plan unused;
+  return plan_patches(r, pass, &unused);
+}
+
+/* A strip has as many rows as other passes give it. */
+static void count_patches(tile_blocks *of) {
+  const dil_code *code = of->run->code[DIL_TILES];
+  int64_t rows = of->patches.rows;
+  of->strip = maximum(STRIP / code->lanes, 1);
+  of->strips = (of->patches.patches + of->strip - 1) / of->strip;
+  of->rows = rows;
+  of->packed_rows = rows + code->key_block + 2;
+}
+
 tile_blocks tile_blocks_plan(const cpu_run *r, const dil_pass *pass) {
   tile_blocks of = {.run = r, .pass = pass};
   const dil_table *table = r->table;
@@ -123,7 +148,9 @@ tile_blocks tile_blocks_plan(const cpu_run *r, const dil_pass *pass) {
   int64_t span = progression_end(asked) - asked.first;
   int64_t rows_most = minimum(span, of.length + rows_before_keys(r));
   of.strips = rows_most / of.strip + 2;
-  count_packed_rows(&of);
+  of.patched = plan_patches(r, pass, &of.patches);
+  if (of.patched) count_patches(&of);
+  else count_packed_rows(&of);
   return of;
 }
 

@@ -7,6 +7,7 @@
 #define DIL_RUNTIME_CPU_TILE_BLOCK_H
 
 #include "cpu_run.h"
+#include "runtime/rowset/patch.h"
 
 enum { STRIP = 1024 }; /* query rows of a strip, at dilation 1 */
 
@@ -25,6 +26,9 @@ typedef struct tile_blocks {
   int64_t rows;           /* that branches select in a block, at most */
   int64_t packed_rows;    /* the same with what rounding adds */
   int64_t packed_classes; /* the runs of them that are rounded up, at most */
+  bool patched;           /* a block is the whole of a grid, cut by `patches`;
+                           * strips are then of patches */
+  patch_plan patches;
 } tile_blocks;
 
 tile_blocks tile_blocks_plan(const cpu_run *r, const dil_pass *pass);
@@ -35,6 +39,9 @@ typedef struct tile_block {
   int64_t first, last;    /* queries: positions first..last-1 */
   int32_t head, heads;    /* query heads head..head+heads-1 */
 } tile_block;
+
+/* Whether the pass goes over patches of a grid. */
+bool tile_blocks_patched(const cpu_run *r, const dil_pass *pass);
 
 tile_block tile_block_find(const tile_blocks *of, int64_t index);
 walk tile_blocks_walk(const tile_blocks *of, int32_t head);

@@ -5,7 +5,7 @@
  * block, its packing and then its strips of queries; packing runs one block
  * ahead, and an item waits only for items before it. What a tile computes
  * depends on the shape of the call alone, never on threads or timing. */
-#include "query_tile.h"
+#include "patch_tile.h"
 #include "tile_block.h"
 #include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
@@ -24,8 +24,16 @@ typedef struct block_buffer {
   atomic_llong bad;          /* 1 + the last block with NaN or Inf values */
 } block_buffer;
 
+typedef struct patch_worker {
+  patch_tile tile;
+  class_table rows;       /* the packed rows of a block, as a class */
+} patch_worker;
+
 typedef struct tile_pass {
   tile_blocks of;
+  int64_t keys;           /* positions or, of patches, packed rows of a block */
+  int32_t *positions;     /* of patches: of the packed rows */
+  patch_worker *patch;    /* [threads] where the pass has patches */
   int64_t packs, strips;  /* items a block; strips counts heads too */
   int64_t buffers;
   block_buffer *buffer;
@@ -37,7 +45,8 @@ typedef struct tile_pass {
 static tile_pass tile_pass_plan(const cpu_run *r, const dil_pass *pass) {
   tile_pass ts = {.of = tile_blocks_plan(r, pass)};
   int64_t threads = dil_threads_count(r->threads);
-  ts.packs = maximum((ts.of.span + PACK_CHUNK - 1) / PACK_CHUNK, 1);
+  ts.keys = ts.of.patched ? ts.of.patches.rows : ts.of.span;
+  ts.packs = maximum((ts.keys + PACK_CHUNK - 1) / PACK_CHUNK, 1);
   ts.strips = ts.of.strips * (r->table->heads / ts.of.units);
   ts.buffers = minimum(ts.of.blocks, 2 + (threads + ts.strips - 1) / ts.strips);
   return ts;
@@ -61,13 +70,35 @@ static int64_t tile_worker_area(const tile_pass *ts) {
   return tile_worker_bytes(ts->of.run, ts->of.pass);
 }
 
+/* What patches need besides. */
+static int64_t cut_patches(tile_pass *ts, char *memory) {
+  int64_t threads = dil_threads_count(ts->of.run->threads);
+  cutter c = {memory, 0};
+  if (!ts->of.patched) return 0;
+  ts->positions = cutter_cut(&c, patch_positions_bytes(&ts->of.patches));
+  ts->patch = cutter_cut(&c, threads * (int64_t)sizeof(patch_worker));
+  for (int64_t i = 0; i < threads; i++) {
+    patch_worker unused, *wk = memory ? &ts->patch[i] : &unused;
+    void *rows = cutter_cut(&c, (int64_t)class_table_size(1));
+    patch_tile_cut(&c, ts->of.run, &ts->of.patches, &wk->tile);
+    if (!memory) continue;
+    class_table_init(&wk->rows, 1, rows);
+    patch_class(&ts->of.patches, ts->positions, ts->of.pass->branches,
+                &wk->rows);
+    wk->tile.positions = ts->positions;
+    ts->worker[i].patch = &wk->tile;
+  }
+  return c.used;
+}
+
 int64_t tile_pass_bytes(const cpu_run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
   int64_t threads = dil_threads_count(r->threads);
   return round_up(ts.buffers * (int64_t)sizeof(block_buffer), 64) +
          round_up(threads * (int64_t)sizeof(tile_worker), 64) +
          threads * tile_worker_area(&ts) +
-         ts.buffers * (key_area(&ts) + value_area(&ts));
+         ts.buffers * (key_area(&ts) + value_area(&ts)) +
+         cut_patches(&ts, NULL);
 }
 
 static void tile_pass_cut_scratch(tile_pass *ts) {
@@ -88,6 +119,7 @@ static void tile_pass_cut_scratch(tile_pass *ts) {
     buf->v = at + key_area(ts);
     at += key_area(ts) + value_area(ts);
   }
+  cut_patches(ts, at);
 }
 
 /* ---- one block ----------------------------------------------------------- */
@@ -138,10 +170,31 @@ static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
   return finite;
 }
 
+/* The same for packed rows of patches. */
+static void block_pack_patches(const tile_pass *ts, const tile_block *bk,
+                               int64_t index, int64_t chunk,
+                               const tile_worker *wk) {
+  const class_table *rows = &ts->patch[wk - ts->worker].rows;
+  const cpu_run *r = ts->of.run;
+  dil_pack pack = r->code[DIL_TILES]->pack;
+  block_buffer *buffer = buffer_of(ts, index);
+  int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
+  row_view k = cpu_run_key_view(r, &r->call->k, bk->b, kv);
+  row_view v = cpu_run_key_view(r, &r->call->v, bk->b, kv);
+  int64_t from = chunk * PACK_CHUNK, to = minimum(from + PACK_CHUNK, ts->keys);
+  pack_keys(&k, rows, 0, 0, from, to, pack, buffer->k);
+  if (!pack_values(&v, rows, 0, 0, from, to, pack, buffer->v))
+    atomic_store(&buffer->bad, index + 1);
+}
+
 static void block_pack_chunk(const tile_pass *ts, const tile_block *bk,
                              int64_t index, int64_t chunk, tile_worker *wk) {
   walk w = tile_blocks_walk(&ts->of, bk->head);
   block_buffer *buffer = buffer_of(ts, index);
+  if (ts->of.patched) {
+    block_pack_patches(ts, bk, index, chunk, wk);
+    return;
+  }
   int64_t from = bk->low + chunk * PACK_CHUNK;
   int64_t to = minimum(from + PACK_CHUNK, bk->high), base = 0;
   for (int64_t at = bk->low; at < to;) {
@@ -201,6 +254,18 @@ static void strip_compute_cell(tile_worker *wk, segment_cell c, int64_t b) {
   }
 }
 
+/* The patches of a strip. */
+static void strip_compute_patches(const tile_pass *ts, const tile_block *bk,
+                                  int64_t strip, tile_worker *wk) {
+  patch_tile *patch = &ts->patch[wk - ts->worker].tile;
+  int64_t first = strip * ts->of.strip;
+  int64_t end = minimum(first + ts->of.strip, ts->of.patches.patches);
+  wk->held.branches[0] = ts->of.pass->branches;
+  for (int64_t n = first; n < end; n++)
+    if (patch_tile_open(patch, n))
+      query_tile_run(wk, (segment_cell){0, 0}, 0, 0, patch->count, bk->b);
+}
+
 static void strip_compute(const tile_pass *ts, const tile_block *bk,
                           int64_t strip, int32_t head, tile_worker *wk) {
   wk->walk = tile_blocks_walk(&ts->of, head);
@@ -210,9 +275,13 @@ static void strip_compute(const tile_pass *ts, const tile_block *bk,
   progression = cpu_run_key_progression(ts->of.run, bk->b);
   class_table_reset(&wk->streamed, &progression);
   int64_t from, to;
-  tile_block_strip(&ts->of, bk, &wk->walk, strip, &from, &to);
   cpu_run_env_init(ts->of.run, bk->b, head, &wk->env);
   wk->finish = cpu_run_finish(ts->of.run, head);
+  if (ts->of.patched) {
+    strip_compute_patches(ts, bk, strip, wk);
+    return;
+  }
+  tile_block_strip(&ts->of, bk, &wk->walk, strip, &from, &to);
   while (from < to) {
     segment_cell c = walk_cell(&wk->walk, from, to);
     strip_compute_cell(wk, c, bk->b);
@@ -264,6 +333,7 @@ int64_t tile_pass_watch_rows(const cpu_run *r, const dil_pass *pass) {
 dil_status tile_pass_run(cpu_run *r, const dil_pass *pass) {
   tile_pass ts = tile_pass_plan(r, pass);
   tile_pass_cut_scratch(&ts);
+  if (ts.of.patched) patch_positions_fill(&ts.of.patches, ts.positions);
   return dil_threads_run(r->threads,
                          ts.packs + ts.of.blocks * (ts.packs + ts.strips),
                          tile_pass_work, &ts);

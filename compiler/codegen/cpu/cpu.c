@@ -23,6 +23,7 @@ static void write_tiles(build *b) {
   tile_pv(b, "pv", b->plan->table.value_dim);
   for (int chain = 0; chain < b->plan->table.chain_count; chain++)
     tile_modify(b, chain, false);
+  if (b->plan->table.grid.axes) tile_hide(b);
 }
 
 /* A backward kernel has these functions besides those of the tiles. */

@@ -19,6 +19,7 @@ const char *const *isa_list(void); /* weakest first; NULL ends them */
 typedef struct build {
   emit emit;
   const isa *isa;
+  struct isa narrow; /* what isa is for the patches of a grid */
   const plan *plan;
   int lanes, pack;
   int exp_degree; /* of the polynomial behind softmax weights */
@@ -157,6 +158,8 @@ void exact_end(build *b, const exact *x);
 /* `slopes`: under the name slope%d, with the derivatives of the chain. */
 void tile_modify(build *b, int chain, bool slopes);
 void row_modify(build *b, int chain);
+/* Writes the function that hides pairs of a grid by bits. */
+void tile_hide(build *b);
 /* The value of a score expression at a site, as lanes of f32. */
 ref score_value(build *b, site *s, const expr *x);
 

@@ -124,6 +124,12 @@ static ds_key ds_of_key(build *b, const ds_tile *t, ref key) {
   return k;
 }
 
+static ref first_half(const emit *e, ref both) {
+  int lane[64];
+  for (int i = 0; i < e->width; i++) lane[i] = i;
+  return emit_shuffle(e, both, both, lane, e->width);
+}
+
 /* A key's row of lanes, in bf16 where the products take pairs. */
 static void store_lanes(build *b, ref const *row, ds_parameter which,
                         ref key) {
@@ -134,6 +140,11 @@ static void store_lanes(build *b, ref const *row, ds_parameter which,
   }
   ref place = emit_at(e, emit_parameter(e, which),
                       emit_mul(e, key, emit_long(e, tile_row_bytes(b) / 2)));
+  if (b->isa->registers == 1) {
+    ref both = host_arch.round_rows(e, row[0], row[0]);
+    emit_store(e, first_half(e, both), place, (unsigned)e->width * CELL / 2);
+    return;
+  }
   for (int reg = 0; reg < b->isa->registers; reg += 2)
     emit_store(e, host_arch.round_rows(e, row[reg], row[reg + 1]),
                emit_offset(e, place, reg * e->width * 2),

@@ -107,9 +107,20 @@ dil_status build_open(build *b, const char *name, const isa *set) {
   return DIL_OK;
 }
 
+/* Tiles of one register, with as many sums in all: a patch of a grid sees the
+ * fewer keys in vain, the fewer cells it has. */
+static const isa *narrow_isa(build *b, const isa *set) {
+  b->narrow = *set;
+  b->narrow.registers = 1;
+  b->narrow.key_block *= set->registers;
+  b->narrow.value_block *= set->registers;
+  return &b->narrow;
+}
+
 void build_aim(build *b, const plan *p, const isa *set) {
   emit *e = &b->emit;
   b->plan = p;
+  if (p->table.grid.axes) set = narrow_isa(b, set);
   b->isa = set;
   b->lanes = set->width * set->registers;
   b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? DIL_PACK_BF16_PAIRS

@@ -52,7 +52,7 @@ static ref broadcast(const build *b, ref place) {
 
 static ref multiply_add(build *b, ref sum, ref cell, ref row) {
   if (b->pack == DIL_PACK_F32) return emit_fma(&b->emit, cell, row, sum);
-  return host_arch.dot_pairs(&b->emit, sum, cell, row);
+  return host_arch.dot_pairs(&b->emit, sum, row, cell); /* folds the broadcast */
 }
 
 /* sum[line][reg] += cell(line) * row[reg] for `lines` cells that stand
@@ -292,7 +292,7 @@ static void outer_keys(build *b, int64_t row_bytes, ref first, ref end,
 
 void tile_outer(build *b, const char *name, int64_t width) {
   emit *e = &b->emit;
-  int block = b->isa->key_block;
+  int block = b->isa->key_block * b->isa->registers / 2; /* two vectors each */
   emit_function(e, name, 'v', "pppl");
   for (int i = 0; i < 3; i++) emit_noalias(e, i);
   ref n = emit_parameter(e, 3);

@@ -183,7 +183,7 @@ START_TEST(a_version_is_told) {
   bytes[4] = 9;
   ck_assert_int_eq(dil_plan_deserialise(bytes, whole.size, &table), DIL_INPUT);
   ck_assert_str_eq(dil_last_error(), "the image of a plan has version 9, this "
-                                     "build reads 6");
+                                     "build reads 7");
   free(bytes);
 }
 END_TEST

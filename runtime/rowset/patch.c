@@ -1,0 +1,290 @@
+/* patch.c - patches of a grid's queries: their shapes, boxes and slabs; see
+ * patch.h.
+ *
+ * In: what a branch says of the axes, the extents of a call. Out: a shape for
+ * all tiles and slabs, and by number each patch with its box. */
+#include "patch.h"
+#include "runtime/base/arithmetic.h"
+
+/* What a range of keys costs besides its keys, and what packing a row costs, in
+ * keys that a tile visits. */
+enum { RANGE_COST = 3, ROW_COST = 1 };
+
+/* ---- axes ---------------------------------------------------------------- */
+
+static int64_t cells_of(const patch_axis *a, int64_t residue) {
+  return (a->extent - residue + a->step - 1) / a->step;
+}
+
+static int64_t bound_in_cells(int64_t bound, int64_t step) {
+  return bound == DIL_ENDLESS ? bound : floor_div(bound, step);
+}
+
+static void open_axis(const dil_table *table, const dil_reach *r, int32_t axis,
+                      int64_t cells, patch_axis *a) {
+  const dil_grid *g = &table->grid;
+  a->extent = axis ? g->extent[axis] : cells / dil_grid_plane(g);
+  a->stride = 1;
+  for (int32_t k = axis + 1; k < g->axes; k++) a->stride *= g->extent[k];
+  a->step = r->dilation[axis];
+  a->residues = minimum(a->step, a->extent);
+  a->left = bound_in_cells(r->left[axis], a->step);
+  a->right = bound_in_cells(r->right[axis], a->step);
+  a->kernel = r->kernel[axis];
+  a->causal = r->causal[axis];
+}
+
+/* The keys of one query. Both ends rise with the query, by one cell or none. */
+static patch_span keys_of(const patch_axis *a, int64_t cells, int64_t query) {
+  patch_span s = {0, cells - 1};
+  if (a->left < cells) s.first = maximum(s.first, query - a->left);
+  if (a->right < cells) s.last = minimum(s.last, query + a->right);
+  if (a->causal) s.last = minimum(s.last, query);
+  if (a->kernel >= cells) return s;
+  if (a->causal) {
+    s.first = maximum(s.first, query - (a->kernel - 1));
+    return s;
+  }
+  int64_t first = query - a->kernel / 2;
+  first = maximum(minimum(first, cells - a->kernel), 0);
+  s.first = maximum(s.first, first);
+  s.last = minimum(s.last, first + a->kernel - 1);
+  return s;
+}
+
+patch_span patch_keys(const patch_axis *a, int64_t cells, patch_span query) {
+  return (patch_span){keys_of(a, cells, query.first).first,
+                      keys_of(a, cells, query.last).last};
+}
+
+static bool is_bounded(const patch_axis *a) {
+  int64_t cells = cells_of(a, 0);
+  return a->causal || a->kernel < cells || a->left < cells - 1 ||
+         a->right < cells - 1;
+}
+
+/* ---- one patch ----------------------------------------------------------- */
+
+/* Patch n along the axis, for a residue. False: there is none. */
+static bool place_axis(const patch_axis *a, int32_t axis, int64_t residue,
+                       int64_t n, patch_box *box) {
+  int64_t cells = cells_of(a, residue);
+  patch_span query = {n * a->size, minimum((n + 1) * a->size, cells) - 1};
+  box->residue[axis] = residue;
+  box->cells[axis] = cells;
+  box->query[axis] = query;
+  if (query.last < query.first) return false;
+  patch_span key = patch_keys(a, cells, query);
+  box->key[axis] = key;
+  box->slab[axis] = (patch_span){key.first / a->slab, key.last / a->slab};
+  if (key.last < key.first) box->slab[axis] = (patch_span){0, -1};
+  return true;
+}
+
+bool patch_at(const patch_plan *p, int64_t index, patch_box *out) {
+  int64_t a_residue = p->patches / p->residues;
+  int64_t residue = index / a_residue, at = index % a_residue;
+  bool some = true;
+  *out = (patch_box){.number = residue};
+  for (int32_t k = 0; k < p->axes; k++) {
+    const patch_axis *a = &p->axis[k];
+    some &= place_axis(a, k, residue % a->residues, at % a->count, out);
+    residue /= a->residues;
+    at /= a->count;
+  }
+  return some;
+}
+
+int64_t patch_position(const patch_plan *p, const patch_box *box,
+                       const int64_t *cell) {
+  int64_t t = 0;
+  for (int32_t k = 0; k < p->axes; k++)
+    t += (cell[k] * p->axis[k].step + box->residue[k]) * p->axis[k].stride;
+  return t;
+}
+
+/* ---- slabs --------------------------------------------------------------- */
+
+int64_t patch_ranges(const patch_plan *p, const patch_box *box) {
+  int64_t ranges = patch_length(box->key[0]) > 0;
+  for (int32_t k = 1; k < p->axes; k++) ranges *= patch_length(box->slab[k]);
+  return ranges;
+}
+
+/* Slab n of a box along an inner axis. */
+static int64_t slab_of(const patch_plan *p, const patch_box *box, int64_t n,
+                       int32_t axis) {
+  for (int32_t k = p->axes - 1; k > axis; k--) n /= patch_length(box->slab[k]);
+  return box->slab[axis].first + n % patch_length(box->slab[axis]);
+}
+
+patch_span patch_range(const patch_plan *p, const patch_box *box, int64_t n) {
+  int64_t slab = 0;
+  for (int32_t k = 1; k < p->axes; k++)
+    slab = slab * p->axis[k].slabs + slab_of(p, box, n, k);
+  int64_t base = box->number * (p->rows / p->residues) + slab * p->depth;
+  return (patch_span){base + box->key[0].first * p->run,
+                      base + (box->key[0].last + 1) * p->run - 1};
+}
+
+int64_t patch_inner_cell(const patch_plan *p, const patch_box *box, int64_t n,
+                         int64_t i, int32_t axis) {
+  for (int32_t k = p->axes - 1; k > axis; k--) i /= p->axis[k].slab;
+  const patch_axis *a = &p->axis[axis];
+  return slab_of(p, box, n, axis) * a->slab + i % a->slab;
+}
+
+int64_t patch_row_position(const patch_plan *p, int64_t row) {
+  int64_t a_residue = p->rows / p->residues, number = row / a_residue;
+  int64_t slab = row % a_residue / p->depth;
+  int64_t inside = row % a_residue % p->depth, i = inside % p->run;
+  int64_t cell[DIL_GRID_AXES] = {inside / p->run};
+  for (int32_t k = p->axes - 1; k > 0; k--) {
+    const patch_axis *a = &p->axis[k];
+    cell[k] = slab % a->slabs * a->slab + i % a->slab;
+    slab /= a->slabs;
+    i /= a->slab;
+  }
+  patch_box box;
+  for (int32_t k = 0; k < p->axes; k++) {
+    box.residue[k] = number % p->axis[k].residues;
+    number /= p->axis[k].residues;
+    if (cell[k] >= cells_of(&p->axis[k], box.residue[k])) return -1;
+  }
+  return patch_position(p, &box, cell);
+}
+
+/* ---- shapes -------------------------------------------------------------- */
+
+static void size_axis(patch_axis *a, bool first, int64_t size, int64_t slab) {
+  int64_t cells = cells_of(a, 0);
+  a->size = size;
+  a->count = (cells + size - 1) / size;
+  a->slab = slab;
+  a->slabs = first ? cells : (cells + slab - 1) / slab;
+}
+
+static void finish_plan(patch_plan *p) {
+  p->residues = p->patches = p->run = p->ranges = 1;
+  int64_t slabs = 1;
+  for (int32_t k = 0; k < p->axes; k++) {
+    const patch_axis *a = &p->axis[k];
+    int64_t most = 0;
+    patch_box box;
+    p->residues *= a->residues;
+    p->patches *= a->residues * a->count;
+    if (k) slabs *= a->slabs;
+    if (k) p->run *= a->slab;
+    for (int64_t n = 0; k && n < a->count; n++)
+      if (place_axis(a, k, 0, n, &box))
+        most = maximum(most, patch_length(box.slab[k]));
+    if (k) p->ranges *= most + 1; /* another residue may be cut otherwise */
+  }
+  p->depth = p->axis[0].slabs * p->run;
+  p->rows = p->residues * slabs * p->depth;
+}
+
+/* The mean over some patches of what they meet along an axis: cells of axis 0,
+ * slabs of the others. */
+static double mean_length(const patch_axis *a, int32_t axis) {
+  enum { SAMPLES = 8 };
+  int64_t count = minimum(a->count, SAMPLES), from = (a->count - count) / 2;
+  double sum = 0;
+  for (int64_t n = from; n < from + count; n++) {
+    patch_box box;
+    if (place_axis(a, axis, 0, n, &box))
+      sum += (double)patch_length(box.slab[axis]);
+  }
+  return sum / (double)count;
+}
+
+/* A search for the cheapest sizes: powers of two, whose product over the axes is
+ * the lanes of a tile. */
+enum { POWERS = 7 };
+typedef struct patch_search {
+  const patch_tile_shape *shape;
+  double length[DIL_GRID_AXES][POWERS][POWERS]; /* means, by size and slab */
+  double mean[DIL_GRID_AXES];                   /* of the sizes tried now */
+  patch_plan now, best;
+  double least; /* < 0: none so far */
+} patch_search;
+
+/* What a query costs, in keys that a tile visits. */
+static double cost_of(const patch_search *s) {
+  double ranges = 1, lanes = 1, filled = 1;
+  int64_t run = 1;
+  for (int32_t k = 0; k < s->now.axes; k++) {
+    const patch_axis *a = &s->now.axis[k];
+    double cells = (double)cells_of(a, 0);
+    lanes *= (double)(a->count * a->size) / cells;
+    if (!k) continue;
+    ranges *= s->mean[k];
+    filled *= (double)(a->slabs * a->slab) / cells;
+    run *= a->slab;
+  }
+  int64_t keys = (int64_t)(s->mean[0] * (double)run + 0.5);
+  int64_t blocks = round_up(keys, s->shape->key_block);
+  return lanes * ranges * ((double)(keys + blocks) / 2 + RANGE_COST) +
+         ROW_COST * s->shape->lanes * filled;
+}
+
+static void try_sizes(patch_search *s, int32_t k, int64_t lanes) {
+  patch_axis *a = &s->now.axis[k];
+  bool last = k + 1 == s->now.axes;
+  int32_t most = k ? __builtin_ctzll(s->shape->lanes) : 0;
+  for (int32_t size = 0; 1 << size <= lanes; size++) {
+    if (last && 1 << size < lanes) continue;
+    for (int32_t slab = last && s->shape->pack > 1; slab <= most; slab++) {
+      size_axis(a, !k, 1 << size, 1 << slab);
+      s->mean[k] = s->length[k][size][slab];
+      if (!last) {
+        try_sizes(s, k + 1, lanes >> size);
+        continue;
+      }
+      double cost = cost_of(s);
+      if (s->least >= 0 && cost >= s->least) continue;
+      s->least = cost;
+      s->best = s->now;
+    }
+  }
+}
+
+/* All means that the search asks for. */
+static void measure_axis(patch_search *s, int32_t k) {
+  patch_axis a = s->now.axis[k];
+  int32_t most = __builtin_ctzll(s->shape->lanes);
+  for (int32_t size = 0; size <= most; size++)
+    for (int32_t slab = 0; slab <= (k ? most : 0); slab++) {
+      size_axis(&a, !k, 1 << size, 1 << slab);
+      s->length[k][size][slab] = mean_length(&a, k);
+    }
+}
+
+bool patch_plan_make(const dil_table *table, int32_t branch, int64_t cells,
+                     const patch_tile_shape *shape, patch_plan *out) {
+  const dil_branch *b = &table->branches[branch];
+  patch_search s = {.shape = shape, .least = -1};
+  bool bounded = false;
+  s.now = (patch_plan){.axes = table->grid.axes, .lanes = shape->lanes};
+  if (!s.now.axes || b->segment || b->dilation > 1 || cells < 1) return false;
+  for (int32_t k = 0; k < s.now.axes; k++) {
+    open_axis(table, &b->reach, k, cells, &s.now.axis[k]);
+    bounded |= is_bounded(&s.now.axis[k]);
+    measure_axis(&s, k);
+  }
+  if (!bounded) return false;
+  try_sizes(&s, 0, shape->lanes);
+  *out = s.best;
+  finish_plan(out);
+  return out->rows <= INT32_MAX;
+}
+
+double patch_plan_visits(const patch_plan *p) {
+  double keys = 0;
+  for (int64_t i = 0; i < p->patches; i++) {
+    patch_box box;
+    if (!patch_at(p, i, &box)) continue;
+    keys += (double)(patch_ranges(p, &box) * patch_length(box.key[0]) * p->run);
+  }
+  return keys * p->lanes;
+}
