@@ -192,13 +192,9 @@ static const kernel_case cases[] = {
     {P(BF16(64), "mask i / 128 == j / 128 || i / 512 == j / 512 && "
                  "i % 2 == h % 2 && j % 2 == h % 2; branch { }"), 0,
      SHAPE(1, 1400, 1400, 0)},
-    /* windows without the row itself, beside residues and behind segments */
-    {P(BF16(64), "causal; mask i - j < 50 || (i - j) % 8 == 0; branch { }"), 0,
-     SHAPE(1, 700, 700, 0)},
+    /* windows without the row itself, also behind segments */
     {P(BF16(64), "mask i - j >= 90; branch { segment 512; }"), 0,
      SHAPE(2, 700, 600, 1)},
-    {P(F16(32), "causal; mask i - j < 20 || (i - j) % 64 == 0; branch { }"), 0,
-     SHAPE(1, 500, 300, 0)},
     {P(BF16(64), "mask j - i > 30 && j - i < 300; branch { }"), 0,
      SHAPE(1, 400, 700, 1)},
     /* ranges of rows: whole tiles, parts of tiles, beside residues */
@@ -206,8 +202,6 @@ static const kernel_case cases[] = {
      SHAPE(1, 700, 700, 0)},
     {P(BF16(64), "mask i < 100 || i >= 290 && j < 300; branch { segment 512; }"),
      0, SHAPE(2, 600, 700, 1)},
-    {P(F16(32), "causal; mask i % 4 == j % 4 && i >= 30 || i < 9; branch { }"), 0,
-     SHAPE(1, 500, 300, 0)},
     {P(BF16(64), "mask i < 90 && (i + j) % 3 > 0; branch { }"), 0,
      SHAPE(1, 300, 300, 1)},
     /* unions in which branches differ in their windows and masks */
@@ -403,11 +397,22 @@ static const kernel_case left[] = {
     {P(F16(64), "branch { segment 256; } branch { dilation 3; }"), FORCE_FUSE,
      RAGGED(900, 1100, 1)},
     {P(BF16(64), "branch { segment 256; }"), 0, SHAPE(2, 300, 0, 0)},
+    {P(F16(32), "causal; mask i % 4 == j % 4 && i >= 30 || i < 9; branch { }"), 0,
+     SHAPE(1, 500, 300, 0)},
+};
+/* A window's pass, and one with a branch of every phase, which the general kernel
+ * takes where the plan is not for a GPU alone. */
+static const kernel_case divided[] = {
+    {P(BF16(64), "causal; mask i - j < 50 || (i - j) % 8 == 0; branch { }"), 0,
+     SHAPE(1, 700, 700, 0)},
+    {P(F16(32), "causal; mask i - j < 20 || (i - j) % 64 == 0; branch { }"), 0,
+     SHAPE(1, 500, 300, 0)},
 };
 enum {
   CASES = sizeof cases / sizeof cases[0],
   DROPPING = sizeof dropping / sizeof dropping[0],
-  LEFT = sizeof left / sizeof left[0]
+  LEFT = sizeof left / sizeof left[0],
+  DIVIDED = sizeof divided / sizeof divided[0]
 };
 
 /* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
@@ -463,6 +468,12 @@ START_TEST(left_to_general) {
 }
 END_TEST
 
+START_TEST(left_in_part) {
+  if (_i % share_all != share_mine) return;
+  compute(&divided[_i], "+hopper", "decode");
+}
+END_TEST
+
 /* One kernel, calls of more sizes than it keeps the numbers of, and again. */
 START_TEST(sizes_in_turn) {
   static const int32_t few[] = {70, 0, 33};
@@ -504,6 +515,7 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
   tcase_add_loop_test(tests, left_to_general, 0, LEFT);
+  tcase_add_loop_test(tests, left_in_part, 0, DIVIDED);
   tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
   suite_add_tcase(suite, tests);
   TCase *training = tcase_create("dropout");
