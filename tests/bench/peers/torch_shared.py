@@ -49,7 +49,7 @@ def training_call(forward, inputs):
     a training step: `forward` of the inputs, then their gradients. PyTorch gives
     a log-denominator no gradient, so that the branches' weights stand still."""
     inputs = [x.requires_grad_() for x in inputs]
-    along = torch.randn_like(inputs[0])
+    along = torch.randn_like(forward(*inputs).detach())
 
     def run():
         return torch.autograd.grad(forward(*inputs), inputs, along)
@@ -78,7 +78,10 @@ def in_graph(run):
     side.synchronize()
     with torch.cuda.graph(graph, stream=side):
         run()
-    return graph.replay
+
+    def replay(kept=run):          # what the graph reads stays as long as it
+        graph.replay()
+    return replay
 
 
 def keys_of(case, head, row, distinct):
