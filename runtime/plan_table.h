@@ -47,7 +47,7 @@ static inline int64_t dil_grid_cells(const dil_grid *g) {
   return g->axes ? g->extent[0] * dil_grid_plane(g) : 0;
 }
 
-/* What a branch says of a grid's axes. Distances of a window are in cells, those
+/* The reach of a branch along a grid's axes. Distances of a window are in cells, those
  * of a neighborhood in cells of the query's residue; DIL_ENDLESS: no bound. */
 typedef struct dil_reach {
   bool alone;  /* the branch's predicate says the same and nothing more */
@@ -150,8 +150,8 @@ static inline bool dil_input_is_table(const dil_input *in) {
   return in->rows != in->cols;
 }
 
-/* What a choice of blocks goes by: the mean query of a block, each of its
- * queries, or numbers of the call. */
+/* The estimate of a choice of blocks: by the mean query of a block, by each of
+ * its queries, or by numbers of the call. */
 typedef enum dil_estimate {
   DIL_ESTIMATE_MEAN, DIL_ESTIMATE_EACH, DIL_ESTIMATE_INPUT
 } dil_estimate;

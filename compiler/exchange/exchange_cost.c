@@ -287,7 +287,7 @@ static void print_choice(const exchange_cost *b, FILE *out) {
             quantity_time(b->choice.seconds + b->choice.saved, bytes));
 }
 
-/* What a run backward moves, place by place. */
+/* Prints the rows that a run backward moves, a line a place. */
 static void print_backward(const exchange_cost *b, FILE *out) {
   char in[QUANTITY_TEXT], away[QUANTITY_TEXT], all[QUANTITY_TEXT];
   double there = 0;

@@ -24,7 +24,7 @@ dil_status oracle_run(const pattern *p, const dil_call *call);
  * numbers in their place, for which any order of blocks is as likely. */
 typedef enum oracle_source { ORACLE_NUMBERS, ORACLE_EXPECTED } oracle_source;
 
-/* What a key block is to a query block of a head, or of heads that choose
+/* A key block as a query block sees it, of one head or of heads that choose
  * together. */
 typedef struct oracle_block {
   double estimate, error; /* and how far rounding in f32 may move it */
@@ -50,7 +50,7 @@ void oracle_choice_blocks(oracle_choice *x, int64_t b, int64_t bi, int64_t h,
 /* The blocks that are chosen of these, in their order; returns their number. */
 int64_t oracle_choice_take(oracle_choice *x, const oracle_block *blocks,
                            int32_t *out);
-/* What a block weighs in `keep mass`, beside the best one. */
+/* The weight of a block in `keep mass`, relative to the best one's. */
 double oracle_choice_weight(double estimate, double best);
 /* Room for the lists of all choices, where the call has none: call->made is set,
  * or stays NULL where the pattern has no choice. */

@@ -225,7 +225,7 @@ static void estimate_head(oracle_choice *x, int64_t b, int64_t bi, int64_t h,
   }
 }
 
-/* What the call brings. */
+/* Reads the estimate that the call brings. */
 static void read_gate(const oracle_choice *x, int64_t b, int64_t bi, int64_t h,
                       oracle_block *one) {
   const dil_tensor *g = &x->call->inputs[x->of.gate];

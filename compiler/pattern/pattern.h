@@ -32,8 +32,8 @@ enum { GRID_AXES = DIL_GRID_AXES };
 typedef dil_grid grid;
 
 /* The reach of a branch along a grid's axes. The branch's first masks, `mask_count`
- * of them, and its window say the same; the oracle does not rely on them. Distances of a window are in cells, of a neighborhood in cells of the
- * query's residue. */
+ * of them, and its window say the same; the oracle does not rely on them. Distances
+ * of a window are in cells, of a neighborhood in cells of the query's residue. */
 typedef struct grid_reach {
   int64_t left[GRID_AXES], right[GRID_AXES]; /* DIL_ENDLESS: no bound */
   int64_t kernel[GRID_AXES];   /* of a neighborhood; DIL_ENDLESS: no bound */

@@ -137,7 +137,7 @@ static int32_t tile_keys_of(const pattern *p) {
   return (int32_t)keys;
 }
 
-/* What the branch says of a grid's axes, as the run time has it. */
+/* The branch's reach along a grid's axes, in the form of the run time. */
 static dil_reach reach_of(const planner *pl, const branch *b) {
   dil_reach out = {.alone = b->mask_count == b->reach.mask_count &&
                             !b->keeps[0].count && !b->keeps[1].count};

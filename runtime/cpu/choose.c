@@ -30,7 +30,7 @@ typedef struct choosing {
   int64_t own_bytes;
 } choosing;
 
-/* What a worker has: rows of queries, their products with a panel, estimates,
+/* The memory of a worker: rows of queries, their products with a panel, estimates,
  * kinds and ranks of a block of queries. */
 typedef struct choosing_room {
   float *query, *product, *estimate, *total;
@@ -327,7 +327,7 @@ static dil_status choose_one(const cpu_run *r, int32_t choice, char *memory) {
                                   join_lists, &x);
 }
 
-/* What the call wants to see of the lists. */
+/* Copies a list to the call, where the call asks for it. */
 static void show_list(const cpu_run *r, int32_t index) {
   if (!r->call->made) return;
   const dil_tensor *to = &r->call->made[index - r->table->input_count];

@@ -24,8 +24,8 @@ typedef enum choose_kind { CHOOSE_NONE, CHOOSE_SCORED, CHOOSE_ALWAYS } choose_ki
 
 choose_place choose_place_of(const cpu_run *r, const dil_choice *c, int64_t b,
                              int64_t bi);
-/* What heads h..end - 1 together make of the key block, of an index of the
- * table's choices. */
+/* The kind of the key block for heads h..end - 1 together, by one of the table's
+ * choices. */
 choose_kind choose_kind_of(const cpu_run *r, int32_t choice,
                            const choose_place *at, int32_t h, int32_t end,
                            int64_t bj);

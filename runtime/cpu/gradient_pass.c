@@ -91,7 +91,7 @@ static void plan_shares(gradient_pass *ps) {
   ps->share_rows = ps->part_rows;
 }
 
-/* What a worker needs for patches. */
+/* The memory that a worker needs for patches. */
 static int64_t cut_patch(const gradient_pass *ps, patch_tile *patch,
                          char *memory) {
   cutter c = {memory, 0};

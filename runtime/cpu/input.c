@@ -85,7 +85,7 @@ static const dil_choice *choice_of(const dil_table *t, int32_t index) {
   return NULL;
 }
 
-/* What is made has its shape now and its memory later, from
+/* A made input has its shape now and its memory later, from
  * input_bounds_fill. */
 static dil_status input_bind_made(cpu_run *r, int32_t index) {
   const dil_input *in = &r->table->inputs[index];

@@ -70,7 +70,7 @@ static int64_t tile_worker_area(const tile_pass *ts) {
   return tile_worker_bytes(ts->of.run, ts->of.pass);
 }
 
-/* What patches need besides. */
+/* The memory that patches need besides. */
 static int64_t cut_patches(tile_pass *ts, char *memory) {
   int64_t threads = dil_threads_count(ts->of.run->threads);
   cutter c = {memory, 0};

@@ -199,7 +199,7 @@ static dil_status begin(ring_work *w) {
   return status;
 }
 
-/* What a run does between its handshake and its end. */
+/* The steps of a run between its handshake and its end. */
 static dil_status run_forward(ring_work *w) {
   dil_status status = begin(w);
   return status ? status : run_ring(w);

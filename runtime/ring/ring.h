@@ -31,7 +31,7 @@ typedef struct ring_routes {
 } ring_routes;
 void ring_routes_free(ring_routes *routes, ring_device *device);
 
-/* What a run backward takes and makes, of the rank's own rows: one view for each
+/* The tensors of a run backward, of the rank's own rows: one view for each
  * progression, as in ring_rows. The sums are f32 and begin at 0. */
 typedef struct ring_gradients {
   dil_tensor output[PROGRESSIONS_MOST]; /* dO */

@@ -6,7 +6,7 @@
 #include "patch.h"
 #include "runtime/base/arithmetic.h"
 
-/* What a range of keys costs besides its keys, and what packing a row costs, in
+/* The costs of a range of keys besides its keys, and of packing a row, in
  * keys that a tile visits. */
 enum { RANGE_COST = 3, ROW_COST = 1 };
 
@@ -209,7 +209,7 @@ typedef struct patch_search {
   double least; /* < 0: none so far */
 } patch_search;
 
-/* What a query costs, in keys that a tile visits. */
+/* The cost of a query, in keys that a tile visits. */
 static double cost_of(const patch_search *s) {
   double ranges = 1, lanes = 1, filled = 1;
   int64_t run = 1;

@@ -37,7 +37,7 @@ typedef struct patch_plan {
   int64_t rows;             /* packed rows of all residues */
 } patch_plan;
 
-/* What the kernels want of a patch. */
+/* A patch as the kernels take it. */
 typedef struct patch_tile_shape {
   int32_t lanes, key_block; /* rows; keys of a register block */
   int32_t pack;             /* neighbours that share a cell of packed rows */

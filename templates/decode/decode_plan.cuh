@@ -2,7 +2,7 @@
  * visits of their keys, and the copies. All lanes go through it together. */
 #pragma once
 
-/* What is left of a team's work, and how far its rings have come. */
+/* The rest of a team's work, and how far its rings have come. */
 struct decode_cursor {
   int team;
   int group;       /* 32 batch rows from here on are looked at, a lane each */

@@ -3,7 +3,7 @@
  * places by number, counted on; a place of a team is one of the block's. */
 #pragma once
 
-/* What holds for a whole unit; it stands beside the unit's queries. */
+/* The facts of a whole unit, which stand beside its queries. */
 struct decode_unit_message {
   dil_tile tile;
   int number; /* of the tile: its counter of splits that have ended */

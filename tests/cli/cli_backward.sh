@@ -58,7 +58,8 @@ bound_is_close() { # it was 0.13 for a difference of 0.0011
 }
 is "by a bound that is no wider than that" bound_is_close
 
-sed 's/^topology grid .*/topology mesh { devices 4; ring 2; heads 2; layout zigzag; exchange gather; }/' \
+mesh='devices 4; ring 2; heads 2; layout zigzag; exchange gather;'
+sed "s/^topology grid .*/topology mesh { $mesh }/" \
   examples/longnet_ring.dil >"$TMP/ring.dil"
 is "gradients on a ring of four" checked "^ring  *4 ranks, .* between them" \
   "$TMP/ring.dil" -D w=16 --seq 600 --topology four

@@ -120,7 +120,7 @@ END_TEST
 
 enum { ROWS = 90, HEADS = 4, WIDTH = 8, SIZE = 8, KEPT = 5 };
 
-/* What a query of a head likes of a block of keys. */
+/* How well a query of a head likes a block of keys. */
 static double liking(const data *d, int64_t h, int64_t i, int64_t block) {
   int64_t kv = h / (d->pattern->heads / d->pattern->kv_heads), count = 0;
   double sum = 0;
