@@ -59,8 +59,10 @@ OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-}
 export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ASAN_OPTIONS
 turn=0
-refuses_grid() { # file
-  says "neither shared out by a ring" "$DIL" run "$1" --topology r2 --random 5
+is_refused() { # file, words of the message, options...
+  file=$1 words=$2
+  shift 2
+  says "$words" "$DIL" run "$file" --topology r2 --random 5 "$@"
 }
 for source in examples/*.dil; do
   name=$(basename "$source" .dil)
@@ -69,8 +71,13 @@ for source in examples/*.dil; do
     echo "topology r$ranks { devices $ranks; ring $ranks; link thread; }
 topology m$ranks { devices $ranks; ring $ranks; link mpi; }" >>"$file"
   done
-  if grep -q '^ *grid ' "$source"; then
-    is "$name is refused on a ring" refuses_grid "$file"
+  if grep -q '^ *grid ' "$source"; then # it says how many cells there are
+    is "$name is refused on a ring" is_refused "$file" \
+      "neither shared out by a ring"
+    continue
+  elif grep -q '^ *keep *\(top\|mass\) ' "$source"; then
+    is "$name is refused on a ring" is_refused "$file" "do not go with ranks" \
+      --seq 331
     continue
   fi
   for ranks in 1 2 3 4 7 8; do
