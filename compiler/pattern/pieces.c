@@ -141,8 +141,10 @@ static bool keeps_sinks(const branch *b, const piece *p) {
          (p->head_first == b->head_first && p->head_last == b->head_last);
 }
 
-/* The pieces of a branch; false: it stays as it is. */
+/* The pieces of a branch; false: it stays as it is. A choice of blocks does not
+ * ask masks, so that they must not become windows, residues or heads. */
 static bool pieces_of(arena *a, const branch *b, pieces *p) {
+  if (branch_choice(b)) return false;
   pieces_read(a, b, p);
   if (p->full || !p->count || !takes_each(b, p)) return false;
   if (p->count == 1)

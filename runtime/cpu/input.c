@@ -97,6 +97,10 @@ static dil_status input_bind_made(cpu_run *r, int32_t index) {
                    : c->rows == index ? choose_rows(r, c, NULL)
                                       : choose_cols(r, c, NULL);
   input_show(r, index);
+  if (c && c->rows != index && r->read[index].shape[2] > INT32_MAX)
+    return dil_fail(DIL_UNSUPPORTED, "the lists of blocks of a head have room for "
+                    "%lld entries, and at most 2^31 - 1 can be numbered",
+                    (long long)r->read[index].shape[2]);
   return DIL_OK;
 }
 

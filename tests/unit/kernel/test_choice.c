@@ -35,7 +35,9 @@ static void print_branch(uint32_t seed, uint32_t from, char *to, size_t size) {
   static const char *const reaches[] = {
       "", "causal;", "causal;", "window 40, 0;", "window 25, 9;", "segment 70;",
       "segment 50; dilation 3;", "dilation 4; causal;", "causal; window 90, inf;",
-      "heads 1..1;", "dilation 2; phase kv;", "mask j % 3 != 1;"};
+      "heads 1..1;", "dilation 2; phase kv;", "mask j % 3 != 1;",
+      /* what another branch would say by a residue, a window or heads */
+      "mask (i - j) % 2 == 0;", "mask i - j < 40 && j <= i;", "mask h < 1;"};
   static const char *const others[] = {
       "", "", "", "keep bi == bj;", "keep bj < 1;", "keep bj % 4 == 2;",
       "keep hash(h, bi, bj) % 10 < 3;", "keep bi == 2 || bj == 3;"};
