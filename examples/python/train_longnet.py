@@ -63,6 +63,9 @@ def join_ring(o):
     """The ring of the processes that torchrun has started, or None."""
     if not o.ring:
         return None
+    if o.attention != "dil" or torch.device(o.device).type != "cpu":
+        raise SystemExit("--ring goes with --attention dil and --device cpu: no "
+                         "other attention reads the rows of other processes")
     torch.distributed.init_process_group("gloo")
     if torch.distributed.get_world_size() != o.ring:
         raise SystemExit(f"--ring {o.ring} wants as many processes, and there are "

@@ -166,6 +166,7 @@ static dil_status refuse_parts(const dil_call *c) {
   const char *what = c->lengths          ? "lengths of batch rows"
                      : c->packed.queries ? "offsets of documents"
                      : c->pages.number   ? "pages"
+                     : c->seed_at        ? "a seed tensor"
                                          : NULL;
   if (!what) return DIL_OK;
   return dil_fail(DIL_UNSUPPORTED, "%s cannot be used on ranks", what);
@@ -279,13 +280,16 @@ static void view_gradients(const dil_backward_call *c, rank_run *run,
 
 /* The sums of inputs of all ranks, added in the order of ranks: every rank has
  * the same bits. */
-static dil_status add_inputs(const rank_run *run, int64_t count) {
+static dil_status add_inputs(const dil_rank *r, const rank_run *run,
+                             int64_t count) {
   dil_link *link = run->ring.link;
   int64_t bytes = count * (int64_t)sizeof(double);
   double *all = calloc((size_t)(count * link->ranks) + 1, sizeof *all);
   double *sums = run->gradients.inputs;
-  dil_status status =
-      all ? DIL_OK : dil_fail(DIL_MEMORY, "no memory for gradients of inputs");
+  dil_status status = DIL_OK;
+  if (!all)
+    status = give_up(
+        r, dil_fail(DIL_MEMORY, "no memory for gradients of inputs"));
   if (all && count) memcpy(all + link->rank * count, sums, (size_t)bytes);
   for (int32_t step = 1; step < link->ranks && !status; step++) {
     int32_t from = (link->rank - step + link->ranks) % link->ranks;
@@ -317,19 +321,21 @@ static dil_status store_sums(const dil_rank *r, const dil_backward_call *c,
   return status;
 }
 
-/* Makes o and lse again where the host did not keep lse; all ranks alike. */
-static dil_status run_again(dil_backward_call *c, rank_run *run) {
+/* Makes o and lse again where the host did not keep lse; all ranks alike. An lse
+ * of a rank without rows is given without memory. */
+static dil_status run_again(const dil_rank *r, dil_backward_call *c,
+                            rank_run *run) {
   dil_call *f = &c->forward;
   const dil_table *t = run->ring.shape.table;
   const int64_t rows[] = {f->q.shape[0], t->heads, f->q.shape[1]};
   positions q = partition_queries(&run->ring.shape, run->ring.link->rank);
-  if (f->lse.data || combine_is_additive(t)) return DIL_OK;
+  if (f->lse.rank || combine_is_additive(t)) return DIL_OK;
   f->lse = dil_tensor_make(NULL, DIL_F32, 3, rows);
   f->o = dil_tensor_make(NULL, t->dtype, 4, f->o.shape);
   size_t sums = (size_t)dil_tensor_count(&f->lse) * sizeof(float);
   run->again = calloc(sums + 1 + (size_t)dil_tensor_count(&f->o) *
                                      dil_dtype_size(t->dtype), 1);
-  if (!run->again) return dil_fail(DIL_MEMORY, "no memory for lse");
+  if (!run->again) return give_up(r, dil_fail(DIL_MEMORY, "no memory for lse"));
   f->lse.data = run->again;
   f->o.data = (char *)run->again + sums;
   slices(&f->o, 1, &q, run->rows.o);
@@ -343,11 +349,11 @@ static dil_status run_backward(dil_rank *r, dil_backward_call *c,
   int64_t inputs = input_sums_count(c);
   dil_status status = take_sums(c, run, sums);
   if (status) return give_up(r, status);
-  status = run_again(c, run);
+  status = run_again(r, c, run);
   if (status) return status;
   view_gradients(c, run, sums);
   status = ring_run(&run->ring);
-  if (!status && inputs) status = add_inputs(run, inputs);
+  if (!status && inputs) status = add_inputs(r, run, inputs);
   if (!status) status = store_sums(r, c, sums);
   if (!status && inputs) input_sums_store(c, run->gradients.inputs);
   return status;

@@ -24,6 +24,10 @@ static dil_status list_returns(ring_routes *r) {
     return dil_fail(DIL_MEMORY, "no memory for %d steps", r->shape.ranks);
   for (int32_t i = 2 * EXCHANGE_PHASES; i < count && !status; i++)
     status = route_reverse(&r->list[i], &r->back[i]);
+  if (!status) return DIL_OK;
+  for (int32_t i = 0; i < count; i++) route_free(&r->back[i]);
+  free(r->back);
+  r->back = NULL;
   return status;
 }
 
