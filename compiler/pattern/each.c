@@ -5,31 +5,15 @@
 #include "pattern.h"
 #include <string.h>
 
-static expr *leaf_make(arena *a, expr_op op, int64_t integer, span at) {
-  expr *e = ARENA_NEW(a, expr);
-  *e = (expr){.op = op, .type = TYPE_I32, .at = at, .integer = integer};
-  return e;
-}
-
-static expr *pair_make(arena *a, expr_op op, expr_type type, expr *left,
-                       expr *right) {
-  expr *e = ARENA_NEW(a, expr);
-  *e = (expr){.op = op, .type = type, .at = left->at, .count = 2};
-  e->arg = ARENA_ARRAY(a, expr *, 2);
-  e->arg[0] = left;
-  e->arg[1] = right;
-  return e;
-}
-
 /* `(i - j) % dilation == shift`. */
 static expr *residue_mask(arena *a, span at, int64_t dilation, int64_t shift) {
   expr *behind =
-      pair_make(a, EXPR_SUB, TYPE_I32, leaf_make(a, EXPR_I_, 0, at),
-                leaf_make(a, EXPR_J_, 0, at));
-  expr *residue = pair_make(a, EXPR_MOD, TYPE_I32, behind,
-                            leaf_make(a, EXPR_INT, dilation, at));
-  return pair_make(a, EXPR_EQ, TYPE_CONDITION, residue,
-                   leaf_make(a, EXPR_INT, shift, at));
+      expr_pair(a, EXPR_SUB, TYPE_I32, expr_leaf(a, EXPR_I_, 0, at),
+                expr_leaf(a, EXPR_J_, 0, at));
+  expr *residue = expr_pair(a, EXPR_MOD, TYPE_I32, behind,
+                            expr_leaf(a, EXPR_INT, dilation, at));
+  return expr_pair(a, EXPR_EQ, TYPE_CONDITION, residue,
+                   expr_leaf(a, EXPR_INT, shift, at));
 }
 
 /* ---- a branch of each phase ---------------------------------------------- */
@@ -43,7 +27,7 @@ static int64_t phases_of(const branch *b) {
 
 static void set_phase(arena *a, const pattern *p, branch *b, int64_t phase) {
   b->phase_kind = PHASE_EXPR;
-  b->phase_expr = leaf_make(a, EXPR_INT, phase, b->at);
+  b->phase_expr = expr_leaf(a, EXPR_INT, phase, b->at);
   b->phase = ARENA_ARRAY(a, int32_t, p->heads);
   for (int64_t h = 0; h < p->heads; h++) b->phase[h] = (int32_t)phase;
 }

@@ -374,6 +374,21 @@ static expr *copy_folded(arena *a, const expr *e) {
   return copy;
 }
 
+expr *expr_leaf(arena *a, expr_op op, int64_t integer, span at) {
+  expr *e = ARENA_NEW(a, expr);
+  *e = (expr){.op = op, .type = TYPE_I32, .at = at, .integer = integer};
+  return e;
+}
+
+expr *expr_pair(arena *a, expr_op op, expr_type type, expr *left, expr *right) {
+  expr *e = ARENA_NEW(a, expr);
+  *e = (expr){.op = op, .type = type, .at = left->at, .count = 2};
+  e->arg = ARENA_ARRAY(a, expr *, 2);
+  e->arg[0] = left;
+  e->arg[1] = right;
+  return e;
+}
+
 expr *expr_fold(arena *a, expr *e) {
   if (e->count == 0) return e;
   expr *copy = copy_folded(a, e);

@@ -63,6 +63,9 @@ interval expr_bounds(const expr *e, const expr_box *box);
 bool expr_uses(const expr *e, expr_op leaf);
 bool expr_same(const expr *a, const expr *b); /* structural equality */
 expr *expr_fold(arena *a, expr *e);           /* constants evaluated */
+/* An integer or a position, and an operator with two operands. */
+expr *expr_leaf(arena *a, expr_op op, int64_t integer, span at);
+expr *expr_pair(arena *a, expr_op op, expr_type type, expr *left, expr *right);
 /* The derivative of a tree by `leaf`, which is `s` or a read of an input; all
  * reads that are the same as it count together. Folded; NULL where it is 0
  * everywhere. abs'(0) is 0; min and max have one half each at ties; floor,

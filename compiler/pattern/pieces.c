@@ -9,40 +9,18 @@
 
 /* ---- branches ------------------------------------------------------------ */
 
-static expr *number_make(arena *a, int64_t integer, span at) {
-  expr *e = ARENA_NEW(a, expr);
-  *e = (expr){.op = EXPR_INT, .type = TYPE_I32, .at = at, .integer = integer};
-  return e;
-}
-
-static expr *node_make(arena *a, expr_op op, expr_type type, expr *left,
-                       expr *right) {
-  expr *e = ARENA_NEW(a, expr);
-  *e = (expr){.op = op, .type = type, .at = right->at, .count = 2};
-  e->arg = ARENA_ARRAY(a, expr *, 2);
-  e->arg[0] = left;
-  e->arg[1] = right;
-  return e;
-}
-
-static expr *position_make(arena *a, expr_op op, span at) {
-  expr *e = ARENA_NEW(a, expr);
-  *e = (expr){.op = op, .type = TYPE_I32, .at = at};
-  return e;
-}
-
 static void add_mask(branch *b, expr *e) { b->mask[b->mask_count++] = e; }
 
 /* `x op integer` becomes a mask of the branch. */
 static void add_compare(arena *a, branch *b, expr *x, expr_op op,
                         int64_t integer) {
-  add_mask(b, node_make(a, op, TYPE_CONDITION, x,
-                        number_make(a, integer, b->at)));
+  add_mask(b, expr_pair(a, op, TYPE_CONDITION, x,
+                        expr_leaf(a, EXPR_INT, integer, b->at)));
 }
 
 static void add_range(arena *a, branch *b, expr_op position,
                       const position_range *range) {
-  expr *x = position_make(a, position, b->at);
+  expr *x = expr_leaf(a, position, 0, b->at);
   if (range->first > 0) add_compare(a, b, x, EXPR_GE, range->first);
   if (range->end > 0) add_compare(a, b, x, EXPR_LT, range->end);
 }
@@ -50,9 +28,9 @@ static void add_range(arena *a, branch *b, expr_op position,
 /* Windows hold the row itself; one that does not is a mask, which the plan
  * takes for a window (pair_bounds_take). */
 static void add_distances(arena *a, branch *b, int64_t left, int64_t right) {
-  expr *behind = node_make(a, EXPR_SUB, TYPE_I32,
-                           position_make(a, EXPR_I_, b->at),
-                           position_make(a, EXPR_J_, b->at));
+  expr *behind = expr_pair(a, EXPR_SUB, TYPE_I32,
+                           expr_leaf(a, EXPR_I_, 0, b->at),
+                           expr_leaf(a, EXPR_J_, 0, b->at));
   if (right < 0) add_compare(a, b, behind, EXPR_GE, -right);
   if (left < 0) add_compare(a, b, behind, EXPR_LE, left);
 }
@@ -78,7 +56,7 @@ static branch branch_of(arena *a, const branch *b, const piece *p) {
 /* The branch with phase x of every head. */
 static void branch_set_phase(arena *a, const pattern *p, branch *b, int64_t x) {
   b->phase_kind = PHASE_EXPR;
-  b->phase_expr = number_make(a, x, b->at);
+  b->phase_expr = expr_leaf(a, EXPR_INT, x, b->at);
   b->phase = ARENA_ARRAY(a, int32_t, p->heads);
   for (int32_t h = 0; h < p->heads; h++) b->phase[h] = (int32_t)x;
 }
