@@ -77,7 +77,7 @@ dil_status rank_group_fetch_row(rank_group *c, const dil_call *call,
 dil_status rank_group_run(rank_group *c, const dil_call *call);
 /* The gradients of a call that rank_group_run has run, with its o and lse: the
  * ranks write dq, dk, dv and the gradients of inputs, f32 or in their own type.
- * What several ranks give to one element is added in the order of ranks. */
+ * Where several ranks add to one element, they do so in the order of ranks. */
 dil_status rank_group_backward(rank_group *c, const dil_backward_call *call);
 const rank_report *rank_group_report(const rank_group *c, int32_t rank);
 /* For a process that is one rank. q, k and v of the call, of any float type,

@@ -85,7 +85,7 @@ DEVICE void store_gradient(const hopper_backward_launch &run,
 }
 
 #if !HOLDS_KEYS
-// What a row without keys has of dO may be NaN, and 0 * NaN is NaN: its dQ
+// The dO of a row without keys may be NaN, and 0 * NaN is NaN: the row's dQ
 // is 0.
 DEVICE void clear_rows_without_keys(fragments &f) {
 #pragma unroll

@@ -13,7 +13,7 @@
 // warpgroup has a word for each block: the result of dil_known.
 enum { PAIR_MANY = 256 }; // more blocks than this are evaluated by groups first
 
-// What the list of a predicate holds of a box of positions; without a list, all.
+// The share of a box of positions that a predicate's list holds; without a list, all.
 DEVICE int cover_listed(const hopper_launch &run, int predicate,
                         dil_range rows, dil_range keys, const dil_pair &at) {
 #if LISTS

@@ -2,7 +2,7 @@
 #pragma once
 
 #if PAIRWISE || SCORED || SINKS
-// What expressions read besides positions.
+// The values that expressions read besides positions.
 DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
                         int away) {
   return {batch + run.batch, head + run.head,  run.all_batches,
