@@ -116,7 +116,7 @@ enum { FORCES_MOST = 6 };
  * in the list even when it is refused. */
 void forces_of(const tested_pattern *s, forced list[FORCES_MOST]);
 
-/* ---- numeric.c: one call, its answer, and the comparison ----------------- */
+/* ---- numeric.c: one call and its answer ---------------------------------- */
 
 typedef struct call_shape {
   int64_t batch, queries, keys;
@@ -173,12 +173,17 @@ const char *data_problem(data *d, kernel_made *k);
 void tensor_fill_nan(const dil_tensor *t);
 /* o and lse full of NaN, as data_run leaves them to the kernel. */
 void data_forget(data *d);
-/* What differs from the answer after a run; "" when nothing does. */
-const char *data_compare(data *d);
 /* Runs the kernel and leaves o and lse in the call, uncompared. */
 dil_status data_run(data *d, kernel_made *k);
 /* The gradients of a call by a kernel of direction DIL_BACKWARD. */
 dil_status data_run_backward(kernel_made *k, const dil_backward_call *call);
+/* Fills `explained`: what the rounding of scores explains of each row. */
+void data_explain(data *d);
+
+/* ---- numeric_error.c: the comparison -------------------------------------- */
+
+/* What differs from the answer after a run; "" when nothing does. */
+const char *data_compare(data *d);
 /* The relative L2 error of o as it stands, and the error of the lse that is
  * farthest beyond what is explained. */
 double data_error(data *d, double *lse_error);

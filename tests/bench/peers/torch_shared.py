@@ -26,22 +26,32 @@ def random_inputs(*shape):
             for _ in range(3)]
 
 
-def first_call(run, check=None):
-    """(run, seconds of the first call, bytes beyond the output, error)."""
+def measured(run):
+    """(output, seconds of the first call, most bytes beyond what was there before
+    the second, the output among them)."""
     torch.cuda.synchronize()
     start = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    output = run()
+    torch.cuda.synchronize()
+    return output, first, torch.cuda.max_memory_allocated() - before
+
+
+def bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
+def first_call(run, check=None):
+    """(run, seconds of the first call, bytes beyond the output, error)."""
     with torch.no_grad():
-        run()
-        torch.cuda.synchronize()
-        first = time.perf_counter() - start
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        output = run()
-        torch.cuda.synchronize()
-    most = torch.cuda.max_memory_allocated() - before
-    extra = most - output.numel() * output.element_size()
-    return run, first, extra, check(output) if check else None
+        output, first, most = measured(run)
+    error = check(output) if check else None
+    return run, first, most - bytes_of(output), error
 
 
 def training_call(forward, inputs):
@@ -54,19 +64,8 @@ def training_call(forward, inputs):
     def run():
         return torch.autograd.grad(forward(*inputs), inputs, along)
 
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    first = time.perf_counter() - start
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    gradients = run()
-    torch.cuda.synchronize()
-    most = torch.cuda.max_memory_allocated() - before
-    extra = most - sum(x.numel() * x.element_size() for x in gradients)
-    return in_graph(run), first, extra, None
+    gradients, first, most = measured(run)
+    return in_graph(run), first, most - sum(map(bytes_of, gradients)), None
 
 
 def in_graph(run):
