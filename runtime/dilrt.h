@@ -208,10 +208,22 @@ typedef struct dil_arguments {
                                     processor; on a GPU its keys do not count.
                                     Rows may share pages. Neither dropout nor
                                     gradients go with it. NULL: no pages */
+  /* The blocks that each `keep top` and `keep mass` chose, written as two lists in
+   * the form CSR. The lists of choice c, in the order of the branches, are
+   * selection[2c], its rows, i32 [B, H, nbq + 1], and selection[2c + 1], its cols,
+   * i32 [B, H, nbq * K']. Query block r of a head has the key blocks cols[rows[r]]
+   * to cols[rows[r + 1] - 1], in their order; the rest of cols is -1. K' is K, or
+   * what the diagonal needs, and at most nb: dil_kernel_tensor tells it. Both lists
+   * are contiguous, and can be the inputs of `keep from rows, cols`. */
+  DLTensor *const *selection;    /* NULL in it: a list that is not wanted.
+                                    Gradients do not look at it */
+  int32_t selection_count;       /* two for each choice; 0: none is wanted */
+  const uint64_t *selection_flags; /* [selection_count], as o_flags; NULL: all
+                                      0 */
 } dil_arguments;
 #define DIL_ARGUMENTS_INIT                                                  \
   {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-   0, 0, 0}
+   0, 0, 0, 0, 0, 0}
 
 /* The sizes that decide all shapes of a call. */
 typedef struct dil_sizes {
@@ -274,10 +286,11 @@ typedef struct dil_kernel_info {
   const char *device_reason; /* why this device, where dil chose: "the first
                                 GPU", "no GPU: ..."; "": the host named it */
   int32_t has_backward;      /* it computes gradients as well */
+  int32_t selection_count;   /* lists of the blocks that it chooses */
 } dil_kernel_info;
 #define DIL_KERNEL_INFO_INIT                                                 \
   {sizeof(dil_kernel_info), 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-   0, 0, 0}
+   0, 0, 0, 0}
 DIL_API dil_status dil_kernel_describe(const dil_kernel *kernel,
                                        dil_kernel_info *info);
 
@@ -286,16 +299,18 @@ enum { DIL_RANK_MAX = 4 };
 /* The tensors of a call by number: q, k, v, o and lse, and input i of the
  * pattern at DIL_TENSOR_INPUT + i. A kernel with gradients also has those that
  * dil_gradients takes: DO, DQ, DK, DV, DLSE, and the gradient of input i at
- * DIL_TENSOR_INPUT_GRADIENT + i. The other numbers are reserved, so that hosts
- * built now keep working: no kernel has such a tensor yet. */
+ * DIL_TENSOR_INPUT_GRADIENT + i. List i of the blocks that a kernel chooses is
+ * DIL_TENSOR_SELECTION + i. The other numbers are reserved, so that hosts built now
+ * keep working: no kernel has such a tensor yet. */
 enum {
   DIL_TENSOR_Q, DIL_TENSOR_K, DIL_TENSOR_V, DIL_TENSOR_O, DIL_TENSOR_LSE,
   DIL_TENSOR_LENGTHS, DIL_TENSOR_SEED, DIL_TENSOR_OFFSETS_Q,
-  DIL_TENSOR_OFFSETS_K, DIL_TENSOR_PAGES, DIL_TENSOR_SELECTION, DIL_TENSOR_DO,
+  DIL_TENSOR_OFFSETS_K, DIL_TENSOR_PAGES, DIL_TENSOR_DO = DIL_TENSOR_PAGES + 2,
   DIL_TENSOR_DQ, DIL_TENSOR_DK, DIL_TENSOR_DV, DIL_TENSOR_DLSE,
   DIL_TENSOR_DELTA, DIL_TENSOR_LSE_LOW,
   DIL_TENSOR_INPUT = 64,
-  DIL_TENSOR_INPUT_GRADIENT = 128
+  DIL_TENSOR_INPUT_GRADIENT = 128,
+  DIL_TENSOR_SELECTION = 192
 };
 
 typedef struct dil_tensor_info {

@@ -20,8 +20,8 @@ static dil_status new_lists(call_setup *b, const dil_choice *c) {
   const pattern *p = b->pattern;
   dil_status status = DIL_OK;
   for (int32_t cols = 0; cols < 2 && !status; cols++) {
-    dil_tensor t = choice_lists(p, c, b->size[CALL_B], b->size[CALL_M],
-                                cols == 1, NULL);
+    dil_tensor t = dil_choice_list(c, p->heads, b->size[CALL_B],
+                                   b->size[CALL_M], cols == 1, NULL);
     status = call_tensor_new(b, t.dtype, t.rank, t.shape,
                              &b->inputs[c->rows + cols]);
   }

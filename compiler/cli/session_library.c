@@ -229,8 +229,21 @@ static void put_pages(session_library *t, const dil_call *call,
       put_integers(t, p->number, 2, t->pages_shape, device);
 }
 
-void session_library_set_call(session_library *t, const dil_call *call,
-                              DLDevice device) {
+static void put_selection(session_library *t, const pattern *p,
+                          const dil_call *call, DLDevice device) {
+  int32_t count = 0;
+  for (int32_t k = 0; k < p->branch_count && call->made; k++) {
+    const keep *chosen = branch_choice(&p->branch[k]);
+    if (!chosen) continue;
+    const dil_tensor *rows = &call->made[chosen->chosen - p->input_count];
+    t->selection[count++] = put_tensor(t, &rows[0], device);
+    t->selection[count++] = put_tensor(t, &rows[1], device);
+  }
+  t->word[DIL_WORD_SELECTION] = count ? (uint64_t)(uintptr_t)t->selection : 0;
+}
+
+void session_library_set_call(session_library *t, const pattern *p,
+                              const dil_call *call, DLDevice device) {
   uint64_t *word = t->word;
   int32_t count = DIL_WORD_INPUTS;
   word[DIL_WORD_Q] = put_tensor(t, &call->q, device);
@@ -242,6 +255,7 @@ void session_library_set_call(session_library *t, const dil_call *call,
       put_integers(t, call->lengths, 1, call->q.shape, device);
   if (call->packed.queries) put_packed(t, &call->packed, device);
   put_pages(t, call, device);
+  put_selection(t, p, call, device);
   for (int32_t i = 0; i < call->input_count; i++)
     word[count++] = put_tensor(t, &call->inputs[i], device);
   if (t->facts.takes_scale) memcpy(&word[count++], &call->scale, 8);

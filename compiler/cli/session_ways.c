@@ -171,7 +171,8 @@ static dil_status open_library_way(session *s, const options *o, int64_t seq) {
   dil_status status = session_library_load(&s->library, o, session_context(s));
   DLDevice device = {kDLCPU, 0};
   if (s->way->on_cuda) device = (DLDevice){kDLCUDA, (int32_t)o->device.number};
-  if (!status) session_library_set_call(&s->library, session_call(s), device);
+  if (!status) session_library_set_call(&s->library, s->setup.pattern,
+                                        session_call(s), device);
   return status;
 }
 

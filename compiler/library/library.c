@@ -63,7 +63,7 @@ static dil_status check_kernel_name(const char *name) {
 static const char *const of_arguments[] = {
     "size",   "q",     "k",    "v",     "o",        "lse", "lengths",
     "stream", "scale", "seed", "train", "reserved", "offsets_q", "offsets_k",
-    "longest_q", "longest_k", "pages", NULL};
+    "longest_q", "longest_k", "pages", "selection", NULL};
 static const char *const of_gradients[] = {
     "forward",         "d_o", "dlse", "dq", "dk", "dv", "workspace",
     "workspace_bytes", NULL};

@@ -125,6 +125,35 @@ static void fill_library(const library *l, holes *h) {
                           : "dil_context");
 }
 
+/* The shapes of the lists of a choice, as lines of a comment. */
+static const char *choice_text(arena *a, const pattern *p, const dil_choice *c,
+                               int32_t number) {
+  int64_t most = c->most, diagonals = dil_choice_diagonals(c);
+  if (c->right <= 0 && most < diagonals) most = diagonals;
+  const char *queries = arena_print(a, "ceil(M / %d)", c->query_block);
+  return arena_print(a,
+                     "\n                              [%d] rows: i32 [B, %lld, %s + 1],"
+                     "\n                              [%d] cols: i32 [B, %lld, %s *"
+                     "\n                              min(%lld, ceil(M / %d))]",
+                     number, (long long)p->heads, queries, number + 1,
+                     (long long)p->heads, queries,
+                     (long long)most, c->block);
+}
+
+static const char *selection_text(arena *a, const pattern *p) {
+  const char *text = "lists of the blocks that are chosen, contiguous,\n"
+                     "                              written; NULL, or NULL in it: "
+                     "not wanted.";
+  int32_t number = 0;
+  for (int32_t k = 0; k < p->branch_count; k++) {
+    if (!branch_choice(&p->branch[k])) continue;
+    dil_choice c = pattern_choice(p, k);
+    text = arena_print(a, "%s%s", text, choice_text(a, p, &c, number));
+    number += 2;
+  }
+  return number ? text : "NULL: this kernel chooses no blocks";
+}
+
 /* ", 0" for each of `count` members. */
 static const char *zeros_text(arena *a, int32_t count) {
   char *text = ARENA_ARRAY(a, char, 3 * count + 1);
@@ -168,6 +197,7 @@ static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
                 ? arena_print(a, "f32 [B, %lld, N], written; NULL: not wanted",
                               (long long)p->heads)
                 : "NULL: this kernel has none");
+  fill_hole(h, "SELECTION", selection_text(a, p));
   fill_hole(h, "DROPOUT", arena_print(a, "%g", p->dropout));
   fill_hole(h, "ZEROS", all_zeros_text(a, p));
   fill_hole(h, "RESERVED", number_text(a, DIL_WORD_INPUTS - DIL_WORD_RESERVED));

@@ -5,6 +5,7 @@
  * sorting. Which blocks a query reaches is found query by query. */
 #include "oracle.h"
 #include "oracle_query.h"
+#include "runtime/base/lists.h"
 #include "runtime/base/pages.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
@@ -382,7 +383,8 @@ static dil_status add_list(const pattern *p, const dil_call *call, int32_t b,
                            bool cols, oracle_lists *lists) {
   dil_choice c = pattern_choice(p, b);
   dil_tensor *t = &lists->made[c.rows + cols - p->input_count];
-  *t = choice_lists(p, &c, call->q.shape[0], dil_pages_keys(call), cols, NULL);
+  *t = dil_choice_list(&c, p->heads, call->q.shape[0], dil_pages_keys(call),
+                       cols, NULL);
   t->data = calloc((size_t)dil_tensor_count(t) + 1, sizeof(int32_t));
   if (!t->data) return dil_fail(DIL_MEMORY, "no memory for lists of blocks");
   lists->memory[lists->count++] = t->data;

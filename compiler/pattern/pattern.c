@@ -96,14 +96,6 @@ dil_choice pattern_choice(const pattern *p, int32_t index) {
                       .asks = b->keeps[0].count + b->keeps[1].count > 1};
 }
 
-dil_tensor choice_lists(const pattern *p, const dil_choice *c, int64_t B,
-                        int64_t M, bool cols, void *data) {
-  int64_t blocks = dil_choice_blocks(M, c->query_block);
-  const int64_t shape[] = {B, p->heads,
-                           cols ? blocks * dil_choice_room(c, M) : blocks + 1};
-  return dil_tensor_make(data, DIL_I32, 3, shape);
-}
-
 static bool level_holds(const keeps *level, const expr_point *point) {
   for (int32_t k = 0; k < level->count; k++)
     if (keep_holds(&level->keep[k], point)) return true;

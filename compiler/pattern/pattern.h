@@ -117,10 +117,6 @@ const char *grid_axis_name(const grid *g, int32_t axis);
 const keep *branch_choice(const branch *b);
 /* The same as data: the branch chooses. */
 dil_choice pattern_choice(const pattern *p, int32_t branch);
-/* The lists of a choice, where a call has B batch rows and M keys: its rows, or
- * its cols. */
-dil_tensor choice_lists(const pattern *p, const dil_choice *c, int64_t B,
-                        int64_t M, bool cols, void *data);
 bool pattern_same(const pattern *a, const pattern *b);
 /* Returns whether a row has one lse: `softmax`, `union`, or one branch a head.
  */

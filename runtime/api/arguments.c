@@ -5,6 +5,7 @@
  * lengths and the seed, later, by whoever runs the call. */
 #include "context.h"
 #include "usage.h"
+#include "runtime/base/lists.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
 #include <stdio.h>
@@ -158,8 +159,8 @@ dil_tensor arguments_seed(const dil_call *call) {
   return dil_tensor_make((void *)(uintptr_t)call->seed_at, DIL_I32, 1, &words);
 }
 
-static dil_status check_overlap(const dil_kernel *k, const arguments *a,
-                                const char *name, const dil_tensor *output) {
+dil_status arguments_check_overlap(const dil_kernel *k, const arguments *a,
+                                   const char *name, const dil_tensor *output) {
   char text[INPUT_NAME];
   const dil_call *c = &a->call;
   dil_status status = arguments_check_apart(name, output, "q", &c->q);
@@ -186,11 +187,13 @@ static dil_status check_outputs(const dil_kernel *k, const dil_arguments *g,
                                 const arguments *a) {
   const dil_call *c = &a->call;
   dil_status status = arguments_check_output("o", &c->o, g->o_flags);
-  if (!status) status = check_overlap(k, a, "o", &c->o);
-  if (status || !c->lse.data) return status;
-  status = arguments_check_output("lse", &c->lse, g->lse_flags);
-  if (!status) status = check_overlap(k, a, "lse", &c->lse);
-  return status ? status : arguments_check_apart("o", &c->o, "lse", &c->lse);
+  if (!status) status = arguments_check_overlap(k, a, "o", &c->o);
+  if (!status && c->lse.data) {
+    status = arguments_check_output("lse", &c->lse, g->lse_flags);
+    if (!status) status = arguments_check_overlap(k, a, "lse", &c->lse);
+    if (!status) status = arguments_check_apart("o", &c->o, "lse", &c->lse);
+  }
+  return status ? status : arguments_check_selection(k, g, a);
 }
 
 /* ---- all of them --------------------------------------------------------- */
@@ -311,6 +314,7 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
                           arguments *out) {
   dil_arguments g;
   dil_status status = read_arguments(k, given, &g, out);
+  if (!status) status = arguments_read_selection(k, &g, out);
   return status ? status : check_outputs(k, &g, out);
 }
 
@@ -359,6 +363,11 @@ dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
       [DIL_TENSOR_V] = {s->batch, s->keys, t->kv_heads, t->value_dim},
       [DIL_TENSOR_O] = {s->batch, s->queries, t->heads, t->value_dim},
       [DIL_TENSOR_LSE] = {s->batch, t->heads, s->queries, 1}};
+  if (index >= DIL_TENSOR_SELECTION) {
+    int32_t list = index - DIL_TENSOR_SELECTION;
+    return dil_choice_list(&t->choices[list / 2], t->heads, s->batch, s->keys,
+                           list % 2, nowhere);
+  }
   if (index >= DIL_TENSOR_INPUT_GRADIENT)
     return input_tensor(k, index - DIL_TENSOR_INPUT_GRADIENT, s, nowhere);
   if (index >= DIL_TENSOR_INPUT)

@@ -101,6 +101,7 @@ struct dil_kernel {
 typedef struct arguments {
   dil_call call;
   dil_tensor inputs[DIL_INPUT_MAX];
+  dil_tensor made[DIL_INPUT_MAX]; /* places for lists, where the host wants any */
   void *stream;
 } arguments;
 
@@ -132,6 +133,9 @@ dil_status arguments_check_output(const char *name, const dil_tensor *t,
                                   uint64_t flags);
 dil_status arguments_check_apart(const char *name, const dil_tensor *output,
                                  const char *other, const dil_tensor *t);
+/* Checks that an output is apart from all that the call reads. */
+dil_status arguments_check_overlap(const dil_kernel *k, const arguments *a,
+                                   const char *name, const dil_tensor *output);
 enum { INPUT_NAME = 96 };
 /* "input 'doc'", for messages; returns the text. */
 const char *arguments_input_name(const dil_kernel *k, int32_t index,
@@ -154,6 +158,15 @@ dil_status arguments_read_pages(const dil_kernel *k, const DLTensor *pages,
                                 dil_call *call);
 /* Their numbers as a tensor; data NULL: none. */
 dil_tensor arguments_pages(const dil_call *call);
+
+/* ---- arguments_selection.c ------------------------------------------------ */
+
+/* The places for the lists that choices make; the rest of the call is read. */
+dil_status arguments_read_selection(const dil_kernel *k, const dil_arguments *g,
+                                    arguments *a);
+/* Checks them as outputs. */
+dil_status arguments_check_selection(const dil_kernel *k, const dil_arguments *g,
+                                     const arguments *a);
 
 /* ---- gradients.c: from a host's tensors to a call for gradients ---------- */
 

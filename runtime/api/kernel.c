@@ -228,7 +228,8 @@ dil_status dil_kernel_describe(const dil_kernel *kernel,
                           .schedule = s->schedule ? s->schedule : "",
                           .remembered = s->remembered,
                           .device_reason = kernel->context->reason,
-                          .has_backward = s->direction == DIL_BACKWARD};
+                          .has_backward = s->direction == DIL_BACKWARD,
+                          .selection_count = 2 * t->choice_count};
   dil_struct_write(info, &now, sizeof now);
   return DIL_OK;
 }
@@ -253,6 +254,12 @@ static const char *tensor_name(const dil_kernel_source *s, int32_t index) {
   if (index < DIL_TENSOR_INPUT) {
     const char *name = NAMED(forward_tensors, index);
     return name || !backward ? name : NAMED(backward_tensors, index);
+  }
+  if (index >= DIL_TENSOR_SELECTION) {
+    int32_t list = index - DIL_TENSOR_SELECTION;
+    return list < 2 * t->choice_count
+               ? t->inputs[t->choices[list / 2].rows + list % 2].name
+               : NULL;
   }
   bool gradient = index >= DIL_TENSOR_INPUT_GRADIENT;
   int32_t input =

@@ -266,6 +266,11 @@ static dil_status read_argument_words(const dil_library_kernel *k,
   to->longest_q = (int64_t)word_at(from, DIL_WORD_LONGEST_Q);
   to->longest_k = (int64_t)word_at(from, DIL_WORD_LONGEST_K);
   to->pages = pointer_at(from, DIL_WORD_PAGES);
+  to->selection = pointer_at(from, DIL_WORD_SELECTION);
+  if (to->selection && !t->choice_count)
+    return dil_fail(DIL_USAGE, "kernel '%s' chooses no blocks by their scores: "
+                    "selection must be NULL", k->name);
+  to->selection_count = to->selection ? 2 * t->choice_count : 0;
   to->input_count = t->input_count;
   to->inputs = (const DLTensor *const *)((const char *)from +
                                          8 * (size_t)DIL_WORD_INPUTS);

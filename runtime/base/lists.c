@@ -62,6 +62,39 @@ dil_tensor dil_lists_table(const dil_input *made, const dil_tensor *rows,
   return dil_tensor_make(data, DIL_U8, made->rank, shape);
 }
 
+/* ---- choices ------------------------------------------------------------- */
+
+dil_tensor dil_choice_list(const dil_choice *c, int64_t heads, int64_t B,
+                           int64_t M, bool cols, void *data) {
+  int64_t blocks = dil_choice_blocks(M, c->query_block);
+  const int64_t shape[] = {B, heads,
+                           cols ? blocks * dil_choice_room(c, M) : blocks + 1};
+  return dil_tensor_make(data, DIL_I32, 3, shape);
+}
+
+/* The number of a choice's list in a host's selection. */
+static int32_t list_number(const dil_table *t, int32_t index) {
+  for (int32_t c = 0; c < t->choice_count; c++)
+    if (t->choices[c].rows == index || t->choices[c].rows + 1 == index)
+      return 2 * c + (t->choices[c].rows != index);
+  return -1;
+}
+
+dil_status dil_choice_check(const dil_table *table, const dil_call *call,
+                            int32_t index, const dil_tensor *list) {
+  char want[DIL_TENSOR_TEXT], got[DIL_TENSOR_TEXT];
+  const dil_tensor *place =
+      call->made ? &call->made[index - table->input_count] : NULL;
+  if (!place || !place->data) return DIL_OK;
+  bool fits = place->dtype == list->dtype && place->rank == list->rank;
+  for (int32_t axis = 0; axis < list->rank && fits; axis++)
+    fits = place->shape[axis] == list->shape[axis];
+  if (fits) return DIL_OK;
+  return dil_fail(DIL_USAGE, "selection[%d] must be %s, got %s",
+                  list_number(table, index), dil_tensor_text(list, want),
+                  dil_tensor_text(place, got));
+}
+
 /* ---- checking ------------------------------------------------------------ */
 
 static dil_status check_row(const lists_line *l, int64_t line, int64_t block,

@@ -5,7 +5,7 @@
 #ifndef DIL_RUNTIME_BASE_LISTS_H
 #define DIL_RUNTIME_BASE_LISTS_H
 
-#include "runtime/plan_table.h"
+#include "runtime/call.h"
 
 /* The table that lists stand for, row-major, where a call has M keys. */
 DIL_API dil_tensor dil_lists_table(const dil_input *made,
@@ -20,6 +20,14 @@ DIL_API dil_status dil_lists_check(const dil_input *made,
                                    const dil_tensor *rows,
                                    const dil_tensor *cols,
                                    const dil_tensor *blocks);
+/* A list that a choice makes of `heads` heads, where a call has B batch rows and M
+ * keys: its rows, or its cols. */
+DIL_API dil_tensor dil_choice_list(const dil_choice *c, int64_t heads, int64_t B,
+                                   int64_t M, bool cols, void *data);
+/* DIL_USAGE: a place of the call for the list of a choice has another shape than
+ * `list`, the array at `index` of those that the table's expressions read. */
+DIL_API dil_status dil_choice_check(const dil_table *table, const dil_call *call,
+                                    int32_t index, const dil_tensor *list);
 /* DIL_UNSUPPORTED: ranks, chunks and packed calls take no lists. */
 DIL_API dil_status dil_lists_refuse(const dil_table *table, int32_t made);
 /* Writes 1 to the blocks that the lists hold and 0 to all others of a row-major

@@ -40,19 +40,6 @@ typedef struct choosing_room {
 
 /* ---- sizes --------------------------------------------------------------- */
 
-dil_tensor choose_rows(const cpu_run *r, const dil_choice *c, void *data) {
-  const int64_t shape[] = {r->B, r->table->heads,
-                           dil_choice_blocks(r->M, c->query_block) + 1};
-  return dil_tensor_make(data, DIL_I32, 3, shape);
-}
-
-dil_tensor choose_cols(const cpu_run *r, const dil_choice *c, void *data) {
-  const int64_t shape[] = {r->B, r->table->heads,
-                           dil_choice_blocks(r->M, c->query_block) *
-                               dil_choice_room(c, r->M)};
-  return dil_tensor_make(data, DIL_I32, 3, shape);
-}
-
 static int64_t rows_of_block(const dil_choice *c) {
   return c->estimate == DIL_ESTIMATE_EACH ? c->query_block : 1;
 }
@@ -327,13 +314,28 @@ static dil_status choose_one(const cpu_run *r, int32_t choice, char *memory) {
                                   join_lists, &x);
 }
 
-/* Copies a list to the call, where the call asks for it. */
-static void show_list(const cpu_run *r, int32_t index) {
-  if (!r->call->made) return;
+/* The call's place for a list; NULL: the call does not ask for it. */
+static const dil_tensor *place_of(const cpu_run *r, int32_t index) {
+  if (!r->call->made) return NULL;
   const dil_tensor *to = &r->call->made[index - r->table->input_count];
-  if (to->data)
-    memcpy(to->data, r->read[index].data,
-           (size_t)dil_tensor_count(to) * sizeof(int32_t));
+  return to->data ? to : NULL;
+}
+
+static size_t list_bytes(const dil_tensor *list) {
+  return (size_t)dil_tensor_count(list) * sizeof(int32_t);
+}
+
+static void show_list(const cpu_run *r, int32_t index) {
+  const dil_tensor *to = place_of(r, index);
+  if (to) memcpy(to->data, r->read[index].data, list_bytes(to));
+}
+
+void choose_nothing(const cpu_run *r) {
+  for (int32_t k = 0; k < r->table->choice_count; k++)
+    for (int32_t cols = 0; cols < 2; cols++) {
+      const dil_tensor *to = place_of(r, r->table->choices[k].rows + cols);
+      if (to) memset(to->data, cols ? 0xFF : 0, list_bytes(to));
+    }
 }
 
 dil_status choose_run(cpu_run *r, char *memory) {

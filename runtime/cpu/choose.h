@@ -4,14 +4,12 @@
 
 #include "cpu_run.h"
 
-/* Lists that a choice makes, empty, for a call of this run: its rows, and its
- * cols. */
-dil_tensor choose_rows(const cpu_run *r, const dil_choice *c, void *data);
-dil_tensor choose_cols(const cpu_run *r, const dil_choice *c, void *data);
 /* Fills r->read of all choices, whose memory is there. `memory` has as many
  * bytes as choose_bytes says, aligned to 64. */
 int64_t choose_bytes(const cpu_run *r);
 dil_status choose_run(cpu_run *r, char *memory);
+/* A call without rows or batch rows chooses nothing: its lists become empty. */
+void choose_nothing(const cpu_run *r);
 
 /* ---- choose_blocks.c: which blocks, and the best of them ----------------- */
 

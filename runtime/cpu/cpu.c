@@ -5,6 +5,7 @@
  * variant of a pass follows from the shape of the call alone. */
 #include "cpu.h"
 #include "object_load.h"
+#include "choose.h"
 #include "gradient.h"
 #include "runtime/base/documents.h"
 #include "runtime/base/pages.h"
@@ -265,6 +266,7 @@ static dil_status
 cpu_kernel_run_passes(cpu_kernel *k, cpu_run *r, pool *scratch,
                       dil_status (*passes)(cpu_run *r, char *memory)) {
   dil_status status = cpu_kernel_bind_run(k, r);
+  if (!status && is_empty(r)) choose_nothing(r);
   if (status || is_empty(r)) return status;
   int64_t bytes = cpu_kernel_run_bytes(r);
   char *memory = pool_take(scratch, bytes);

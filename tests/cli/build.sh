@@ -378,6 +378,28 @@ is "a program with libdilrt" $cc -std=gnu11 -DWITH_DILRT -Iinclude -Ishared \
   -L"$BUILD" -ldilrt -lm -lpthread -Wl,-rpath-link,"$BUILD"
 is "runs" env LD_LIBRARY_PATH="$TMP/shared:$BUILD" shared/host
 
+# ---- chosen blocks ------------------------------------------------------------
+
+cat >chooser.dil <<'E'
+pattern chooser { heads 1; head_dim 16; dtype f32; causal; block 8;
+                  keep top 3 by mean; branch { } }
+E
+is "builds a kernel that chooses blocks" "$DIL" build chooser.dil -o libchooser \
+  --cpu avx2 --standalone
+is "its header tells the shapes of the lists" grep -Fq \
+  '[0] rows: i32 [B, 1, ceil(M / 8) + 1],' libchooser.h
+is "a program that asks for them" $cc -std=c11 -Wall -Wextra -Wpedantic -Werror \
+  -I. "$top/tests/library/chooser.c" libchooser.so -lm -lpthread -o chooser
+is "finds the same blocks itself" says "21 blocks chosen, 0 wrong" \
+  env LD_LIBRARY_PATH="$TMP" ./chooser
+is "run takes the lists of a library" says "8 of 8 lists of blocks" "$DIL" run \
+  -L ./libchooser.so --seq 60 --random 2 --check --selection chosen.npy
+sed 's/keep top 3 by mean;/keep local(1);/' chooser.dil >none.dil
+is "builds one that chooses none" "$DIL" build none.dil -o libchooser --cpu avx2 \
+  --standalone
+is "which has no place for lists" says "selection must be NULL" not \
+  env LD_LIBRARY_PATH="$TMP" ./chooser
+
 # ---- gradients ----------------------------------------------------------------
 
 cat >biased.dil <<'E'

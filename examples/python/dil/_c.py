@@ -133,7 +133,8 @@ class KernelInfo(_Sized):
                 ("has_dropout", ctypes.c_int32),
                 ("schedule", ctypes.c_char_p), ("remembered", ctypes.c_int32),
                 ("device_reason", ctypes.c_char_p),
-                ("has_backward", ctypes.c_int32)]
+                ("has_backward", ctypes.c_int32),
+                ("selection_count", ctypes.c_int32)]
 
 
 TensorPointer = ctypes.POINTER(Tensor)
@@ -157,7 +158,10 @@ class Arguments(_Sized):
                 ("seed_tensor", TensorPointer),
                 ("offsets_q", TensorPointer), ("offsets_k", TensorPointer),
                 ("longest_q", ctypes.c_int64), ("longest_k", ctypes.c_int64),
-                ("pages", TensorPointer)]
+                ("pages", TensorPointer),
+                ("selection", ctypes.POINTER(TensorPointer)),
+                ("selection_count", ctypes.c_int32),
+                ("selection_flags", ctypes.POINTER(ctypes.c_uint64))]
 
 
 class Gradients(_Sized):

@@ -227,6 +227,7 @@ typedef struct shared_arguments {
   const DLTensor *offsets_q, *offsets_k;
   int64_t longest_q, longest_k;
   const DLTensor *pages;
+  DLTensor *const *selection;
   void *reserved[DIL_WORD_INPUTS - DIL_WORD_RESERVED];
   const DLTensor *slope;
   double scale;
