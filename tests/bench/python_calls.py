@@ -68,6 +68,8 @@ def main():
              lambda: kernel(*arrays[:3], out=arrays[3]))
     took("attention(q, k, v, plan)", lambda: attention(q, k, v, plan))
     took("the op dil::attention", lambda: op(q, k, v, [], plan.name), 5.5)
+    took("the same by the dispatcher",
+         lambda: dil.torch.ops.dispatched(q, k, v, [], plan.name))
     took("attention where q wants a gradient",
          lambda: attention(wants, k, v, plan), 10)
     made = attention(wants, k, v, plan)

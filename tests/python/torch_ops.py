@@ -147,6 +147,30 @@ def test_a_bare_op_keeps_gradients():
     fails("DIL_USAGE", "pass doc.detach()", attention, *x, BIASED, inputs=given)
 
 
+def test_who_looks_on_sees_the_op():
+    """Though a call from Python leaves the dispatcher out where nobody does."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, called, types, given=(), named=None):
+            seen.append(called)
+            return called(*given, **(named or {}))
+
+    seen, name = [], dil.torch.Plan(CAUSAL).name
+    x = tensors(gradient=False)
+    right = op(*x, [], name)
+    with Watch():
+        found = op(*x, inputs=[], plan=name)
+    assert seen == [op] and torch.equal(found[0], right[0])
+    with torch.profiler.profile() as spy:
+        op(*x, [], name)
+    assert any(e.key == "dil::attention" for e in spy.key_averages())
+    assert op(*(y.bfloat16() for y in x), [], name)[0].dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert op(*x, [], name)[0].dtype == torch.bfloat16
+    fails("DIL_USAGE", "there is no plan 'none'", op, *x, [], "none")
+
+
 def test_the_way_does_not_matter():
     """By the extension, by ctypes, at length, as an op: the same bits."""
     x = tensors(gradient=False)

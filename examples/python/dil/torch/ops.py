@@ -4,14 +4,15 @@ In: tensors and the name of a plan. Out: o and lse, or gradients. The ops are
 registered with PyTorch's dispatcher: for processors and GPUs, as fakes for
 torch.compile, under autocast, and with the autograd formula below the Autograd
 key, so that a bare op keeps its gradients as well. `attend` leaves the
-dispatcher out where nothing but autograd looks at a call.
+dispatcher out where nothing but autograd looks at a call, and a call of the op
+from Python does where nobody looks.
 """
 
 import torch
 from torch import _C, library
 
 from dil import Error, _quick
-from .plan import named
+from .plan import _plans, named
 
 _library = library.Library("dil", "DEF")
 _library.define(
@@ -27,6 +28,7 @@ _library.define(
 
 attention = torch.ops.dil.attention.default
 attention_backward = torch.ops.dil.attention_backward.default
+dispatched = attention._op  # by the dispatcher, whoever looks on
 
 
 # Whom the quick way asks before it takes a call: who may look on.
@@ -348,6 +350,21 @@ def _is_plain(*tensors):
         if type(x) is not torch.Tensor or x.is_neg():
             return False
     return True
+
+
+def _from_python(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
+                 train=False):
+    """The op as Python calls it. The dispatcher converts each argument and
+    result twice, which takes longer than a small kernel."""
+    known = _plans.get(plan)
+    made = known and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs,
+                                   lengths, scale, seed, train, True)
+    if made and made is not True:
+        return made
+    return dispatched(q, k, v, inputs, plan, lengths, scale, seed, train)
+
+
+attention._op = _from_python  # as PyTorch itself does for ops of tensors alone
 
 
 def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
