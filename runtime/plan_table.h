@@ -75,6 +75,11 @@ static inline bool dil_branch_selects_all(const dil_branch *b) {
   return b->dilation == 1 || b->each;
 }
 
+/* The distance between rows of a segment that the branch selects. */
+static inline int64_t dil_branch_step(const dil_branch *b) {
+  return b->each ? 1 : b->dilation;
+}
+
 /* A condition on (t, j), shared by the branches that have the same one: the
  * window -left <= j - t <= right (DIL_ENDLESS: no bound; causal is right =
  * min(right, 0); where a bound is negative the row itself is outside), the

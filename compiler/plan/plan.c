@@ -388,7 +388,8 @@ const pattern *plan_normalise(arena *a, const pattern *p, unsigned force) {
   return keeps_few_tiles(normal, p) ? normal : p;
 }
 
-/* The fast kernels of a GPU know `phase each` as a few branches. */
+/* The fast kernels of a GPU know `phase each` alone in a pass. As a few branches,
+ * it shares a pass with others. */
 static const pattern *plan_spell(arena *a, const pattern *normal,
                                  unsigned force, const plan_target *target) {
   const pattern *spelled = NULL;

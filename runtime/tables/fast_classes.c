@@ -15,7 +15,8 @@ bool fast_classes_fill(const dil_table *table, int32_t pass, int32_t tile_keys,
       made.interval ? (double)made.period / (double)made.interval : 1;
   for (int32_t i = 0; i < made.class_count; i++) {
     const hopper_class *k = &made.classes[i];
-    out[i] = (fast_class){.heads = made.shapes[k->shape].instances / intervals,
+    double heads = made.shapes[k->shape].instances / intervals;
+    out[i] = (fast_class){.heads = heads * k->phases,
                           .stride = k->stride,
                           .cell = made.cell[i],
                           .blocks = made.blocks[i],

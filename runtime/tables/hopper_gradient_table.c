@@ -59,6 +59,7 @@ static bool transposed_fill(const dil_table *t, transposed_table *to) {
     for (int32_t h = 0; h < t->kv_heads; h++)
       to->phase[b][h] = branch->phase[h * group];
     branch->phase = to->phase[b];
+    branch->shift = (branch->dilation - branch->shift) % branch->dilation;
     branch->head_first /= group;
     branch->head_last /= group;
   }

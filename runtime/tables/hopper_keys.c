@@ -188,11 +188,13 @@ static bool keys_is_single(uint64_t branches) {
 }
 
 /* The progression of a single branch, whose dilation may exceed
- * HOPPER_PERIOD. */
+ * HOPPER_PERIOD. With every phase, keys stand before their rows. */
 static progression keys_only_progression(const table_builder *builder,
                                          const residues *x, uint64_t branch) {
   int32_t b = __builtin_ctzll(branch);
-  return (progression){(int32_t)builder->table->branches[b].dilation, x->of[b]};
+  const dil_branch *only = &builder->table->branches[b];
+  int64_t offset = only->each ? only->shift : x->of[b];
+  return (progression){(int32_t)only->dilation, (int32_t)offset};
 }
 
 /* Sets by[x] to the branches that select residue x. Returns the set of selected

@@ -22,9 +22,20 @@ bool hopper_is_nested(const dil_table *table, uint64_t branches) {
   return true;
 }
 
+static bool table_is_alone(const table_builder *builder) {
+  return !(builder->pass->branches & (builder->pass->branches - 1));
+}
+
+/* Returns whether some branch selects the rows of every phase. */
+static bool table_has_each(const table_builder *builder) {
+  bool has = false;
+  EACH_BRANCH(b, builder->pass->branches)
+    has |= builder->table->branches[b].each;
+  return has;
+}
+
 static bool table_accept_period(table_builder *builder) {
-  bool alone = !(builder->pass->branches & (builder->pass->branches - 1));
-  int64_t most = alone ? HOPPER_DILATION : HOPPER_PERIOD;
+  int64_t most = table_is_alone(builder) ? HOPPER_DILATION : HOPPER_PERIOD;
   return builder->pass->period <= most ||
          REFUSE(builder, "a period of %lld, above %lld",
                 (long long)builder->pass->period, (long long)most);
@@ -65,8 +76,8 @@ static bool table_accept(table_builder *builder) {
   if (t->head_dim % 8 || t->value_dim % 8 || t->head_dim > DIL_HEAD_DIM_MAX)
     return REFUSE(builder, "a head_dim of %d by %d", t->head_dim, t->value_dim);
   if (t->general) return REFUSE(builder, "the general path is forced");
-  EACH_BRANCH(b, builder->pass->branches)
-    if (t->branches[b].each) return REFUSE(builder, "a branch of every phase");
+  if (table_has_each(builder) && !table_is_alone(builder))
+    return REFUSE(builder, "a branch of every phase beside others");
   builder->out->pairwise = t->scored || table_asks_pairs(builder);
   if (builder->out->pairwise && t->predicate_count > HOPPER_PREDICATES)
     return REFUSE(builder, "more than %d conditions", HOPPER_PREDICATES);
@@ -103,14 +114,14 @@ static int64_t table_steady_interval(const table_builder *builder,
 }
 
 /* A branch whose dilation divides its segment has the same residue in every
- * segment. The interval is the greatest common divisor of all other branches'
+ * segment; so has one of every phase, whose residues are those of its rows. The interval is the greatest common divisor of all other branches'
  * segments. */
 static bool table_choose_interval(table_builder *builder) {
   hopper_table *out = builder->out;
   int64_t interval = 0, longest = 0, period = 1;
   EACH_BRANCH(b, builder->pass->branches) {
     int64_t s = segment_of(builder, b),
-            r = builder->table->branches[b].dilation;
+            r = dil_branch_step(&builder->table->branches[b]);
     out->endless |= s == ENDLESS;
     if (s == ENDLESS) continue;
     if (s > longest) longest = s;
@@ -294,7 +305,7 @@ typedef struct class_form {
 
 static bool class_form_make(table_builder *builder, int32_t shape,
                             uint64_t branches, class_form *f) {
-  f->k = (hopper_class){.shape = (short)shape};
+  f->k = (hopper_class){.shape = (short)shape, .phases = 1};
   f->blocks = 0;
   f->cell = table_set_cells(builder, branches, &f->k);
   if (!f->cell)
@@ -346,15 +357,17 @@ static bool table_add_class(table_builder *builder, int32_t shape,
 }
 
 /* A branch that is alone in its pass may have any dilation: all rows except its
- * own are bare. */
+ * own are bare. With every phase, all rows are its own. */
 static bool table_add_alone(table_builder *builder) {
   class_form f;
   uint64_t branch = builder->pass->branches;
   progression p = {(int32_t)builder->pass->period,
                    builder->shape[0].of[__builtin_ctzll(branch)]};
-  builder->out->bare = true;
-  return class_form_make(builder, 0, branch, &f) &&
-         table_add_rows(builder, &f, p);
+  bool each = table_has_each(builder);
+  builder->out->bare = !each;
+  if (!class_form_make(builder, 0, branch, &f)) return false;
+  if (each) f.k.phases = (short)p.stride;
+  return table_add_rows(builder, &f, p);
 }
 
 /* Marks rows of a shape that no branch selects. They have no class. */
@@ -368,8 +381,9 @@ static void table_add_bare(table_builder *builder, int32_t shape,
 
 static bool table_find_classes(table_builder *builder) {
   int32_t period = (int32_t)builder->pass->period;
-  builder->out->residues = period;
-  if (period > HOPPER_PERIOD) return table_add_alone(builder);
+  bool each = table_has_each(builder);
+  builder->out->residues = each ? 1 : period;
+  if (each || period > HOPPER_PERIOD) return table_add_alone(builder);
   for (int32_t s = 0; s < builder->out->shape_count; s++) {
     const residues *x = &builder->shape[s];
     uint64_t left = period == 64 ? ~0ull : (1ull << period) - 1;

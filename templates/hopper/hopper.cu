@@ -41,6 +41,9 @@
 #ifndef SHIFTS
 #define SHIFTS 1         // 0: residues are the same in every segment
 #endif
+#ifndef EACH_PHASE
+#define EACH_PHASE 1     // 0: every class has one phase
+#endif
 #ifndef LEFT_WINDOWS
 #define LEFT_WINDOWS 1   // 0: no window has a left bound
 #endif

@@ -10,9 +10,11 @@
  * head) is one head in one interval. A *shape* is a set of residues, the same
  * for all its instances up to a shift. A *class* is the rows of a shape that
  * the same branches select: one progression `offset + shift (mod stride)`. An
- * interval is divided into *cells*, inside which no branch of the class changes
- * its segment. A *tile* is up to `tile_rows` rows of one class in one cell. A
- * *key range* is a set of keys that a class reads: a progression between two
+ * `phase each` selects the rows of all residues: its class has as many *phases*
+ * as residues, and the rows of a phase see keys that stand `offset` before them
+ * (mod stride). An interval is divided into *cells*, inside which no branch of
+ * the class changes its segment. A *tile* is up to `tile_rows` rows of one class and phase in
+ * one cell. A *key range* is a set of keys that a class reads: a progression between two
  * positions. A row is *bare* when no branch selects it. */
 #ifndef DIL_TEMPLATES_HOPPER_HOPPER_LAUNCH_H
 #define DIL_TEMPLATES_HOPPER_HOPPER_LAUNCH_H
@@ -100,7 +102,7 @@ typedef struct hopper_class {
                           cells; 0: cells have length `cell` */
   short range, ranges;
   /* set for each call: */
-  int cells, tiles;    /* cells of an interval, tiles of a cell */
+  int cells, tiles;    /* cells of an interval, tiles of a cell and phase */
   int first;           /* the class's first tile in a section */
   /* The last rows of a cell may be *packed rows* in a tile of another class.
    * They fill the last warpgroup of the last tile that this class has in the
@@ -111,6 +113,7 @@ typedef struct hopper_class {
                           packed rows too, and count once for them */
   short is_packed;     /* 1: this class's last rows are packed into tiles of
                           another class, and `tiles` leaves them out */
+  short phases;        /* 1, but for `phase each` */
 } hopper_class;
 
 /* How a tile ends for a head that several passes compute. 0: its rows go to o

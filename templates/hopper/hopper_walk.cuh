@@ -12,6 +12,9 @@
 #ifndef BACK_WINDOWS
 #define BACK_WINDOWS 1 // 0: every window holds its row
 #endif
+#ifndef EACH_PHASE
+#define EACH_PHASE 1 // 0: every class has one phase
+#endif
 #ifndef HOLDS_KEYS
 #define HOLDS_KEYS 0 // 1: tiles hold keys and stream query rows
 #endif
@@ -127,7 +130,8 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   const hopper_class *k = &run->classes[c];
   const hopper_shape *s = &run->shapes[k->shape];
   t -= k->first;
-  int each = k->cells * k->tiles, pairs = run->section * s->share, pair;
+  int phases = EACH_PHASE ? k->phases : 1;
+  int each = k->cells * k->tiles * phases, pairs = run->section * s->share, pair;
   if (run->spread) {
     pair = t % pairs;
     t = each - 1 - t / pairs;
@@ -148,6 +152,10 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
             (SHIFTS ? m->interval * run->interval : 0) +
             (block - x->batch * run->periods) * run->period;
   int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
+  if (EACH_PHASE) { // the phases of a tile follow one another
+    at += t % phases;
+    t /= phases;
+  }
   if (!NESTED && k->crossing) {
     tile_among(run, k, t, greater(low, first),
                lesser(low + run->interval, run->high - away), at, x);
@@ -248,24 +256,34 @@ DEVICE key_bounds bounds_of(const hopper_launch *run, int position,
   return r;
 }
 
+DEVICE bool has_phases(const hopper_launch *run, const tile *x) {
+  return EACH_PHASE && run->classes[x->klass].phases > 1;
+}
+
+// A position that has the residue of a key range's keys.
+DEVICE int key_residue(const hopper_launch *run, const tile *x,
+                       const hopper_key_range *p) {
+  if (has_phases(run, x)) return x->position - p->offset;
+  return p->offset + run->instances[x->instance].shift +
+         base_of(run, x->position);
+}
+
 // The run of a key range: from the first key that some row of the tile sees to
 // the key range's end. Keys beyond the last row's window stay in the run if
 // this call has rows at their positions. These rows see the keys, so the keys
-// hold valid values. Otherwise, and where windows end before the row itself, the
-// run ends with the window.
+// hold valid values. Otherwise, where windows end before the row itself, and where
+// keys of a phase may have another's rows, the run ends with the window.
 DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
                            const hopper_key_range *p, key_bounds in) {
   key_run r;
   int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
-  int at =
-      p->offset + run->instances[x->instance].shift + base_of(run, x->position);
   int low = greater(greater(in.low, p->low),
                     greater(run->key_low - streamed_away(x->away),
                             x->position - p->left));
   int high = lesser(lesser(in.high, p->high), run->key_high - x->away);
-  r.position = first_from(low, at, p->stride);
+  r.position = first_from(low, key_residue(run, x, p), p->stride);
   r.count = 0;
-  if (high > run->high || (BACK_WINDOWS && p->right < 0))
+  if (high > run->high || (BACK_WINDOWS && p->right < 0) || has_phases(run, x))
     high = lesser(high, last + p->right + 1);
   if (ROW_RANGES && (x->position >= p->row_high || last < p->row_low))
     return r;

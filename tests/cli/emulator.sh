@@ -61,6 +61,14 @@ pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; phase kv;
 END
 sed 's/bf16/f16; dropout 0.2/' "$TMP/d64.dil" >"$TMP/dropout.dil"
 sed 's/head_dim 64/head_dim 192 value 128/' "$TMP/d64.dil" >"$TMP/d192.dil"
+cat >"$TMP/each.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal;
+            branch { dilation 20; phase each - 3; } }
+END
+cat >"$TMP/strided.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16; causal;
+            mask i - j < 20 || (i - j) % 32 == 0; branch { } }
+END
 hopper_gradients() { # file, kernels, options
   file=$1 kernels=$2
   shift 2
@@ -73,12 +81,14 @@ hopper_gradients() { # file, kernels, options
 }
 
 # The kernels of a call with more rows than keys, or with lengths.
-made_by_hopper() { # options
-  "$BUILD/dil" run "$TMP/d64.dil" --random 1 --device cuda --backward --check \
+made_by_hopper() { # file, options
+  file=$1
+  shift
+  "$BUILD/dil" run "$TMP/$file.dil" --random 1 --device cuda --backward --check \
     "$@" >"$TMP/made" 2>&1
   cat "$TMP/made"
   grep -q "^grads *by hopper gradient dkv.*hopper gradient dq" "$TMP/made" ||
-    echo "not ok: no kernel of Hopper made $*"
+    echo "not ok: no kernel of Hopper made $file $*"
 }
 
 # Two chips at once, a processor each.
@@ -92,11 +102,14 @@ compare 80 12 edges packed pages linked_ranks gradients_cuda &
     hopper_gradients d64 'dq dkv'
     hopper_gradients dropout 'dq:dropout dkv:dropout' --train --seed 5
     hopper_gradients d192 'dq dk dv'
-    made_by_hopper --seq 230 --keys 170
+    made_by_hopper d64 --seq 230 --keys 170
     printf '\223NUMPY\1\0\166\0%-117s\n\310\0\0\0\144\0\0\0' \
       "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" \
       >"$TMP/lengths.npy"
-    made_by_hopper --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
+    made_by_hopper d64 --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
+    made_by_hopper each --seq 201 --keys 277
+    made_by_hopper each --seq 250 --keys 190 --batch 2 --lengths "$TMP/lengths.npy"
+    made_by_hopper strided --seq 333
   } >"$TMP/gradients on sm_90" 2>&1
 } &
 wait

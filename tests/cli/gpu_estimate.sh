@@ -60,6 +60,13 @@ is "a forced chain" foretold 90 examples/longnet.dil -D w=512 --seq 300 \
 is "the same without Hopper" foretold 80 examples/longnet.dil -D w=64 --seq 512 \
   --force chain
 is "masks" foretold 90 examples/sinks.dil -D w=64 --seq 300
+cat >"$TMP/each.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16; causal;
+  branch { dilation 40; phase each - 7; } }
+END
+is "every phase" foretold 90 "$TMP/each.dil" --seq 300
+sed 's/dtype  *f32/dtype bf16/' examples/strided.dil >"$TMP/strided.dil"
+is "a window and every phase" foretold 90 "$TMP/strided.dil" --seq 300
 is "f32" foretold 90 examples/dense.dil --seq 70
 is "few queries, keys in parts" foretold 90 examples/decode_gqa.dil --seq 1 \
   --keys 1500
@@ -101,6 +108,8 @@ is "gradients by Hopper's kernels" says "hopper gradient dkv .*hopper gradient d
   90 examples/longnet.dil -D w=64 --seq 300
 is "gradients of several passes" says "hopper gradient dq" 90 \
   examples/longnet.dil -D w=64 --seq 300 --force chain
+is "gradients of every phase" says "hopper gradient dkv .*hopper gradient dq" 90 \
+  "$TMP/strided.dil" -D l=20 --seq 300
 is "too few queries for them" says "kernels: fewer than 64 queries" 90 \
   examples/longnet.dil --seq 40
 is "another type" says "kernels: gradients of f32" 90 \

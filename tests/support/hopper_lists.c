@@ -1,5 +1,6 @@
 /* hopper_lists.c - see hopper_lists.h. */
 #include "hopper_lists.h"
+#include "runtime/base/arithmetic.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,6 +34,14 @@ static void add_branch(hopper_list *s, int32_t b) {
     s->phase[b][h] = (int32_t)random_to(branch->dilation);
 }
 
+/* `phase each - shift`. */
+static void take_each(hopper_list *s) {
+  dil_branch *branch = &s->branch[0];
+  branch->each = true;
+  branch->shift = random_to(2) ? random_to(branch->dilation) : 0;
+  for (int32_t h = 0; h < HEADS; h++) s->phase[0][h] = 0;
+}
+
 static void predicate_random(hopper_list *s) {
   s->predicate[0] =
       (dil_predicate){random_to(2) ? DIL_ENDLESS : random_to(800),
@@ -55,6 +64,8 @@ void list_random(hopper_list *s, uint64_t seed) {
       for (int32_t h = 0; h < HEADS; h++)
         s->phase[0][h] = (int32_t)random_to(s->branch[0].dilation);
     }
+    if (branches == 1 && s->branch[0].dilation > 1 && !random_to(2))
+      take_each(s);
     int64_t period = s->pass.period, r = s->branch[b].dilation;
     while (s->pass.period % r) s->pass.period += period;
   }
@@ -87,9 +98,10 @@ const char *list_describe(const hopper_list *s) {
                    s->table.dedup ? ", dedup" : "");
   for (int32_t b = 0; b < s->table.branch_count; b++)
     n += snprintf(text + n, sizeof text - (size_t)n,
-                  " (%d, %d, heads to %d, phases %d %d %d %d, %s)",
+                  " (%d, %d%s %d, heads to %d, phases %d %d %d %d, %s)",
                   (int)s->branch[b].segment, (int)s->branch[b].dilation,
-                  s->branch[b].head_last, s->phase[b][0], s->phase[b][1],
+                  s->branch[b].each ? ", each -" : ",",
+                  (int)s->branch[b].shift, s->branch[b].head_last, s->phase[b][0], s->phase[b][1],
                   s->phase[b][2], s->phase[b][3],
                   s->branch[b].predicate < 0 ? "all" : "window");
   const hopper_place *at = &s->place;
@@ -147,7 +159,7 @@ bool list_selects(const hopper_list *s, int32_t b, int32_t h, int64_t t) {
   if (h > branch->head_last || (t < 0 && branch->segment)) return false;
   int64_t inside = branch->segment ? t % branch->segment : t;
   int64_t r = branch->dilation;
-  return ((inside - branch->phase[h]) % r + r) % r == 0;
+  return branch->each || ((inside - branch->phase[h]) % r + r) % r == 0;
 }
 
 bool list_reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
@@ -156,6 +168,8 @@ bool list_reaches(const hopper_list *s, int32_t b, int32_t h, int64_t t,
   int64_t segment = branch->segment;
   if (!list_selects(s, b, h, t) || !list_selects(s, b, h, j)) return false;
   if (segment && t / segment != j / segment) return false;
+  if (branch->each && floor_mod(t - j - branch->shift, branch->dilation))
+    return false;
   const dil_predicate *p = &s->table.predicates[branch->predicate];
   return branch->predicate < 0 || (j - t <= p->right && t - j <= p->left);
 }

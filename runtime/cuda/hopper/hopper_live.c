@@ -68,7 +68,7 @@ static hopper_live_rows live_rows_of(const dil_table *t, int32_t b, bool away,
   const dil_branch *branch = &t->branches[b];
   const dil_predicate window = live_shared_window(t, b);
   hopper_live_rows k = {.segment = HOPPER_FAR,
-                        .dilation = (int)branch->dilation,
+                        .dilation = (int)dil_branch_step(branch),
                         .left = live_window_of(window.left),
                         .right = live_window_of(window.right),
                         .low = away ? l->key_low : INT_MAX,
@@ -101,12 +101,13 @@ static bool live_leads_away(const dil_table *t, int32_t b,
  * in every segment can prove it. */
 static bool live_is_within(const dil_table *t, int32_t b, int32_t a) {
   const dil_branch *one = &t->branches[a], *other = &t->branches[b];
-  if (other->dilation % one->dilation || one->segment % one->dilation ||
-      other->segment % one->dilation || one->head_first > other->head_first ||
+  int64_t step = dil_branch_step(one);
+  if (dil_branch_step(other) % step || one->segment % step ||
+      other->segment % step || one->head_first > other->head_first ||
       one->head_last < other->head_last)
     return false;
   for (int32_t h = other->head_first; h <= other->head_last; h++)
-    if (other->phase[h] % one->dilation != one->phase[h]) return false;
+    if (other->phase[h] % step != one->phase[h]) return false;
   return true;
 }
 
@@ -145,7 +146,7 @@ static int64_t live_distance_of(const dil_table *t, uint64_t asked,
   EACH_BRANCH(i, asked) {
     const dil_branch *b = &t->branches[i];
     if (head < b->head_first || head > b->head_last) continue;
-    apart = greatest_divisor(apart, b->dilation);
+    apart = greatest_divisor(apart, dil_branch_step(b));
     if (b->segment && b->segment < M)
       apart = greatest_divisor(apart, b->segment);
     if (first < 0) first = b->phase[head];

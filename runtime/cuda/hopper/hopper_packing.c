@@ -66,7 +66,7 @@ static bool packing_sees_back(const hopper_launch *l, const hopper_class *k,
  * packed rows nor is packed itself. */
 static bool packing_is_free(const hopper_launch *l, const hopper_class *k) {
   return k->cell && k->cell <= l->span && !k->crossing && !k->packed_class &&
-         !k->is_packed;
+         !k->is_packed && k->phases == 1;
 }
 
 /* Whether the last rows of g may be packed into k's last tile. Where the ends

@@ -57,7 +57,7 @@ static int64_t tiles_count(const hopper_launch *l, hopper_class *k) {
     k->cells = (int)minimum(l->interval / k->cell, tiles_parts(span, k->cell));
   if (!k->cell) k->cell = (int)span;
   if (k->is_packed) k->tiles--;
-  return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles;
+  return (int64_t)l->shapes[k->shape].share * k->cells * k->tiles * k->phases;
 }
 
 /* The rows that see a key of low..high-1 in its segment (0: no segments)
@@ -168,7 +168,7 @@ static bool tiles_fill_bare(const hopper_table *table, const hopper_place *at,
     return false;
   for (int32_t i = 0; i < l->class_count; i++)
     visits += tiles_visits(table, l, &l->classes[i]) * l->classes[i].cells *
-              l->classes[i].tiles * l->shapes[l->classes[i].shape].instances *
+              l->classes[i].phases * l->classes[i].tiles * l->shapes[l->classes[i].shape].instances *
               (double)blocks;
   l->row_intervals = (int)row_intervals;
   l->interval_spans = (int)spans;
@@ -324,7 +324,7 @@ static double tiles_time(const hopper_launch *l, int64_t processors) {
     if (l->shard && !tiles_class_sees(l, k)) continue;
     int64_t tall = tiles_parts(minimum(k->cell, l->span), k->stride);
     double cells = (double)l->shapes[k->shape].instances * k->cells *
-                   l->batches * l->periods;
+                   k->phases * l->batches * l->periods;
     int64_t rest =
         k->is_packed ? 0 : tall % l->tile_rows + (k->packed_class ? 64 : 0);
     work += cells * ((double)(tall / l->tile_rows) * one +

@@ -124,6 +124,35 @@ static const kernel_case cases[] = {
      SHAPE(2, 9500, 9500, 1)},
     {P(BF16(64), "branch { segment 512; } branch { dilation 150; }"), 0,
      SHAPE(1, 6000, 6000, 0)},
+    /* every phase: alone and beside windows, shifted, in segments, with few
+     * rows of a residue, masks, scores, rows before position 0, lengths */
+    {P(BF16(64), "causal; mask i - j < 50 || (i - j) % 8 == 0; branch { }"), 0,
+     SHAPE(1, 700, 700, 0)},
+    {P(F16(32), "causal; mask i - j < 20 || (i - j) % 64 == 0; branch { }"), 0,
+     SHAPE(1, 500, 300, 0)},
+    {P("heads 6 kv 2; head_dim 64; dtype bf16;",
+       "causal; branch { dilation 3; phase each; }"), 0, SHAPE(2, 901, 1001, 1)},
+    {P(F16(128), "branch { dilation 100; phase each - 37; }"), 0,
+     SHAPE(1, 333, 1150, 0)},
+    {P(BF16(64), "causal; branch { segment 611; dilation 7; phase each - 3; "
+                 "window 300, 0; } branch { window 9, 0; }"), 0,
+     SHAPE(2, 1300, 1300, 1)},
+    {P(BF16(64), "branch { dilation 31; phase each; mask j % 5 != i % 3; }"), 0,
+     SHAPE(1, 700, 655, 0)},
+    {P(BF16(64), "causal; branch { dilation 40; phase each - 1; "
+                 "score s - 0.1 * (i - j); }"), 0, SHAPE(1, 500, 700, 0)},
+    {P(BF16(64), "combine mean; branch { dilation 5; phase each; } "
+                 "branch { segment 512; }"), 0, SHAPE(1, 777, 777, 0)},
+    {P(BF16(256), "causal; branch { dilation 20; phase each; heads 1..1; } "
+                  "branch { window 60, 0; }"), 0, SHAPE(1, 700, 700, 1)},
+    {P(BF16(64), "branch { dilation 9; phase each - 2; window 99, 40; }"), 0,
+     SHAPE(1, 1500, 700, 0)},
+    {P("heads 4 kv 2; head_dim 64; dtype bf16;",
+       "causal; branch { dilation 6; phase each; }"), 0, RAGGED(1100, 1300, 0)},
+    {P(F16(64), "causal; mask i - j < 30 || (i - j) % 50 == 7; branch { }"), 0,
+     RAGGED(1100, 1100, 1)},
+    {P(BF16(64), "causal; branch { dilation 4; phase each - 3; }"), 0,
+     BAD(2, 500, 700, 1)},
     /* rows before position 0 */
     {P(BF16(64), THREE), 0, SHAPE(1, 1500, 1100, 0)},
     {P(BF16(64), "causal; " THREE), FORCE_CHAIN, SHAPE(2, 1500, 1100, 1)},
@@ -371,6 +400,9 @@ static const kernel_case dropping[] = {
     {P(BF16(64), "dropout 0.3; " THREE), 0, SHAPE(1, 1500, 1100, 0)},
     {P(BF16(64), "dropout 0.3; sink 0.5; causal; branch { }"), 0,
      SHAPE(2, 401, 700, 1)},
+    {P(BF16(64), "dropout 0.3; causal; "
+                 "branch { dilation 17; phase each - 5; }"), 0,
+     SHAPE(1, 700, 800, 1)},
     /* values that are not finite */
     {P(BF16(64), "dropout 0.3; branch { }"), 0, BAD(2, 500, 700, 1)},
     {P("heads 4 kv 2; head_dim 32; dtype f16;", "dropout 0.5; " LONG), 0,
@@ -400,19 +432,10 @@ static const kernel_case left[] = {
     {P(F16(32), "causal; mask i % 4 == j % 4 && i >= 30 || i < 9; branch { }"), 0,
      SHAPE(1, 500, 300, 0)},
 };
-/* A window's pass, and one with a branch of every phase, which the general kernel
- * takes where the plan is not for a GPU alone. */
-static const kernel_case divided[] = {
-    {P(BF16(64), "causal; mask i - j < 50 || (i - j) % 8 == 0; branch { }"), 0,
-     SHAPE(1, 700, 700, 0)},
-    {P(F16(32), "causal; mask i - j < 20 || (i - j) % 64 == 0; branch { }"), 0,
-     SHAPE(1, 500, 300, 0)},
-};
 enum {
   CASES = sizeof cases / sizeof cases[0],
   DROPPING = sizeof dropping / sizeof dropping[0],
-  LEFT = sizeof left / sizeof left[0],
-  DIVIDED = sizeof divided / sizeof divided[0]
+  LEFT = sizeof left / sizeof left[0]
 };
 
 /* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
@@ -468,12 +491,6 @@ START_TEST(left_to_general) {
 }
 END_TEST
 
-START_TEST(left_in_part) {
-  if (_i % share_all != share_mine) return;
-  compute(&divided[_i], "+hopper", "decode");
-}
-END_TEST
-
 /* One kernel, calls of more sizes than it keeps the numbers of, and again. */
 START_TEST(sizes_in_turn) {
   static const int32_t few[] = {70, 0, 33};
@@ -515,7 +532,6 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
   tcase_add_loop_test(tests, left_to_general, 0, LEFT);
-  tcase_add_loop_test(tests, left_in_part, 0, DIVIDED);
   tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
   suite_add_tcase(suite, tests);
   TCase *training = tcase_create("dropout");

@@ -418,6 +418,24 @@ START_TEST(refusal) {
 }
 END_TEST
 
+/* A branch of every phase has a pass of its own. */
+START_TEST(every_phase_alone) {
+  static const known_shape two = {1, 3000, 3000, 2, {0, 0}, {40, 1}};
+  char reason[128] = "";
+  hopper_list *s = list_known(&two, DIL_COMBINE_SOFTMAX, true);
+  s->branch[0].each = true;
+  ck_assert(!hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                               sizeof reason));
+  ck_assert_str_eq(reason, "a branch of every phase beside others");
+  s->pass = (dil_pass){1, 40};
+  ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason,
+                              sizeof reason));
+  ck_assert_int_eq(s->made.classes[0].phases, 40);
+  ck_assert(!s->made.bare);
+  free(s);
+}
+END_TEST
+
 /* One window and none, in a union: nested segments alone can message_arrive
  * them apart. */
 START_TEST(union_of_windows) {
@@ -446,6 +464,7 @@ int main(void) {
   tcase_add_loop_test(tests, known_list, 0, sizeof lists / sizeof *lists);
   tcase_add_loop_test(tests, random_lists, 0, GROUPS);
   tcase_add_loop_test(tests, refusal, 0, sizeof refused / sizeof *refused);
+  tcase_add_test(tests, every_phase_alone);
   tcase_add_test(tests, union_of_windows);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);

@@ -99,9 +99,10 @@ static uint64_t config_passes(const dil_table *t, int32_t keys, bool pairwise,
 
 /* Which code the passes need in the kernel. `bare`: for rows that no branch
  * selects. `shifts`: for residues that shift from segment to segment. `left`:
- * for windows with a left bound; `back`: for those that end before the row. */
+ * for windows with a left bound; `back`: for those that end before the row;
+ * `each`: for branches of every phase. */
 typedef struct kernel_features {
-  bool bare, shifts, left, back;
+  bool bare, shifts, left, back, each;
 } kernel_features;
 
 static void features_add(const hopper_table *made, kernel_features *w) {
@@ -111,13 +112,15 @@ static void features_add(const hopper_table *made, kernel_features *w) {
     w->left |= made->ranges[i].left < HOPPER_FAR;
     w->back |= made->ranges[i].right < 0;
   }
+  for (int32_t i = 0; i < made->class_count; i++)
+    w->each |= made->classes[i].phases > 1;
 }
 
 static kernel_features config_features(const dil_table *t, uint64_t passes,
                                        int32_t keys) {
   hopper_table made;
   char reason[128];
-  kernel_features w = {false, false, false, false};
+  kernel_features w = {0};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
         hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
@@ -198,6 +201,7 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
       w.back);
   put(text, "#define ROW_RANGES %d\n#define STATES %d\n", has_row_ranges(t),
       config_has_states(r));
+  put(text, "#define EACH_PHASE %d\n", w.each);
   return true;
 }
 

@@ -150,12 +150,15 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
   char reason[128];
   hopper_table made;
   bool left = false, back = false, some = false, shifts = false, nested = true;
+  bool each = false;
   for (int32_t p = 0; p < t->pass_count; p++) {
     if (!hopper_gradient_table_fill(t, p, keys, rows, &made, reason,
                                     sizeof reason))
       continue;
     nested &= hopper_is_nested(t, t->passes[p].branches);
     shifts |= made.relative || made.period != made.interval;
+    for (int32_t i = 0; i < made.class_count; i++)
+      each |= made.classes[i].phases > 1;
     for (int32_t i = 0; i < made.range_count; i++) {
       left |= made.ranges[i].left < HOPPER_FAR;
       back |= made.ranges[i].right < 0;
@@ -166,7 +169,8 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
   put(text, "#define NESTED %d\n#define SHIFTS %d\n#define LEFT_WINDOWS %d\n",
       nested, shifts, left);
   put(text, "#define BACK_WINDOWS %d\n#define ROW_RANGES %d\n", back, some);
-  put(text, "#define SUMS %d\n", t->pass_count > 1);
+  put(text, "#define EACH_PHASE %d\n#define SUMS %d\n", each,
+      t->pass_count > 1);
 }
 
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
