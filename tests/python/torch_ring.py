@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import cases  # noqa: F401  the folder of the examples
 import torch
 
+import dil
 from cases import run_tests
 
 GQA = """pattern p { heads 4 kv 2; head_dim 16; dtype f32; causal;
@@ -74,26 +76,34 @@ def same_bits():
     assert all(torch.equal(x, y) for one in seen for x, y in zip(one, seen[0]))
 
 
-def refusals():
-    """Each process hears of what one of them does wrong."""
-    from dil.torch import Error, Ring
-    t = {"t": torch.zeros(4)}
-    rank = torch.distributed.get_rank()
+SOON = 15  # seconds, where a ring's timeout is 60 and a group's half an hour
 
-    def hears(words, make, call):
+
+def hears(words, make, call):
+    """Each process is refused, and long before a timeout."""
+    from dil.torch import Error
+    began = time.monotonic()
+    try:
         ring = make()
         q, k, v, _ = tensors()
-        try:
-            call(ring, [ring.shard(x) for x in (q, k, v)])
-        except Error as error:
-            assert any(word in str(error) for word in words), error
-        else:
-            raise AssertionError(f"nothing was refused: {words}")
+        call(ring, [ring.shard(x) for x in (q, k, v)])
+    except Error as error:
+        assert any(word in str(error) for word in words), error
+    else:
+        raise AssertionError(f"nothing was refused: {words}")
+    assert time.monotonic() - began < SOON, words
+
+
+def refusals():
+    """Each process hears of what one of them does wrong."""
+    from dil.torch import Ring
+    t = {"t": torch.zeros(4)}
+    rank = torch.distributed.get_rank()
 
     hears(["has a ring of 3, and the group has 2"],
           lambda: Ring(GQA, topology="pair"),
           lambda ring, own: Ring(GQA, topology="three"))
-    hears(["another number of queries", "this rank has"], lambda: Ring(GQA),
+    hears(["length must be the same in all processes: rank"], lambda: Ring(GQA),
           lambda ring, own: ring.attention(*own, inputs=t,
                                            length=101 + 2 * rank))
     hears(["and q has 49", "failed"], lambda: Ring(GQA, timeout=20),
@@ -102,9 +112,53 @@ def refusals():
     hears(["needs a seed"], lambda: Ring(GQA.replace("causal;", "causal; dropout "
                                                      "0.5;")),
           lambda ring, own: ring.attention(*own, inputs=t, train=True))
-    hears(["is silent", "another direction", "failed"],
-          lambda: Ring(GQA, timeout=2),
+    hears(["call must be the same in all processes"], lambda: Ring(GQA),
           lambda ring, own: wants_alone(ring, own, t))
+
+
+def first_calls():
+    """A process that cannot go on says so before any other waits for it."""
+    from dil.torch import Ring
+    rank, t = torch.distributed.get_rank(), {"t": torch.zeros(4)}
+    layouts = ("zigzag", "spiral")[rank], ("zigzag", "striped")[rank]
+    hears(["layout must be one of"], lambda: Ring(GQA, layout=layouts[0]), None)
+    hears(["layout must be the same in all processes: rank"],
+          lambda: Ring(GQA, layout=layouts[1]), None)
+    types = torch.float32, torch.float64
+    hears(["float64"], lambda: Ring(GQA), lambda ring, own: ring.attention(
+        *(x.to(types[rank]) for x in own), inputs=t))
+    hears(["heads must be the same in all processes"], lambda: Ring(GQA),
+          lambda ring, own: ring.attention(
+              own[0][:, :, :4 - 2 * rank], *own[1:],
+              inputs={"t": torch.zeros(4 - 2 * rank)}))
+    hears(["input 't' is not given"], lambda: Ring(GQA),
+          lambda ring, own: ring.attention(*own, inputs=(t, None)[rank]))
+
+
+def goes_on():
+    """After a call that was refused, the ring computes as before."""
+    from dil.torch import Ring
+    rank, ring = torch.distributed.get_rank(), Ring(GQA)
+    slopes = {"t": torch.tensor([0.1, 0.2, 0.3, 0.4])}
+    for wrong in ({"inputs": {"u": slopes["t"]}}, {"scale": 2.0}):
+        agrees(ring, GQA, slopes)
+        own = [ring.shard(x) for x in tensors()[:3]]
+        try:
+            ring.attention(*own, **(wrong if rank else {"inputs": slopes}))
+        except (dil.Error, TypeError):
+            continue
+        raise AssertionError(wrong)
+
+
+def is_silent():
+    """A process that never calls is named within the ring's own timeout."""
+    from dil.torch import Ring
+    ring = Ring(GQA, timeout=2)
+    if torch.distributed.get_rank() == 0:
+        hears(["rank 1 is silent"], lambda: ring,
+              lambda ring, own: ring.attention(*own,
+                                               inputs={"t": torch.zeros(4)}))
+    torch.distributed.barrier()
 
 
 def wants_alone(ring, own, inputs):
@@ -157,6 +211,18 @@ def test_each_process_hears_of_a_mistake():
     start("refusals")
 
 
+def test_a_first_call_tells_who_cannot_go_on():
+    start("first_calls")
+
+
+def test_a_refused_call_is_no_end():
+    start("goes_on")
+
+
+def test_a_silent_process_is_named():
+    start("is_silent")
+
+
 def test_training_follows_one_process():
     start("trains")
 
@@ -167,5 +233,6 @@ if __name__ == "__main__":
         if sys.argv[1] != "trains":  # the example makes the group itself
             torch.distributed.init_process_group("gloo")
         globals()[sys.argv[1]]()
+        torch.distributed.barrier()  # rank 0 has the place where they agree
         os._exit(0)
     sys.exit(run_tests(globals()))

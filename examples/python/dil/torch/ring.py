@@ -6,22 +6,23 @@
 
 The process group brings the ranks together and nothing more: rows travel by
 dil's own links. Each process calls with its own rows, in the same order as all
-others; a mistake of one of them is a `dil.Error` on each.
+others; a mistake of one of them is a `dil.Error` on each, within the timeout.
 """
 
+import contextlib
 import ctypes
-import os
-import socket
-import threading
 
 import torch
 import torch.distributed as dist
 
 from dil import Error, _c
+from .agree import Agreement
+from .ops import _check
 from .plan import find
 
 __all__ = ["Ring"]
 
+DEFAULT_TIMEOUT = 60.0  # seconds
 LAYOUTS = ("contiguous", "zigzag", "striped")
 _TYPES = {torch.float32: (2, 32), torch.bfloat16: (4, 16),
           torch.float16: (2, 16), torch.int32: (0, 32), torch.uint8: (1, 8),
@@ -83,64 +84,88 @@ class _Rank:
         if self.pointer:
             _c.library.dil_rank_free(self.pointer)
 
-    def arguments(self, how, q, k, v, o, lse, inputs):
-        """The call as dil takes it, and what must outlive it."""
-        views = [_view(x) for x in (q, k, v, o)]
-        sums = None if lse is None else _view(lse)
-        others = _pointers([_view(x) for x in inputs])
-        made = _c.Arguments(
-            q=ctypes.pointer(views[0]), k=ctypes.pointer(views[1]),
-            v=ctypes.pointer(views[2]), o=ctypes.pointer(views[3]),
-            lse=None if sums is None else ctypes.pointer(sums),
-            inputs=others if inputs else None, input_count=len(inputs),
-            train=int(how.train), seed=how.seed, scale=how.scale)
-        return made, (views, sums, others)
-
-    def run(self, how, q, k, v, inputs):
-        o = q.new_empty((*q.shape[:3], v.shape[3]))
-        lse = (q.new_empty((q.shape[0], q.shape[2], q.shape[1]),
-                           dtype=torch.float32) if self.kernel.has_lse else None)
-        made, kept = self.arguments(how, q, k, v, o, lse, inputs)
-        _c.must(_c.library.dil_rank_run(self.pointer, ctypes.byref(how.sizes),
-                                        ctypes.byref(made)))
-        del kept
-        return o, lse
-
-    def backward(self, how, d_o, dlse, q, k, v, o, lse, inputs, wanted):
-        """The gradients of q, k, v and the inputs; None where not wanted."""
-        made, kept = self.arguments(how, q, k, v, o, lse, inputs)
-        gradients = [torch.empty_like(x, memory_format=torch.contiguous_format)
-                     if want or i < 3 else None
-                     for i, (x, want) in enumerate(zip((q, k, v, *inputs),
-                                                       wanted))]
-        views = [None if x is None else _view(x) for x in gradients]
-        outer = _view(d_o), None if dlse is None else _view(dlse)
-        of_inputs = _pointers(views[3:])
-        call = _c.Gradients(
-            forward=ctypes.pointer(made), d_o=ctypes.pointer(outer[0]),
-            dlse=None if dlse is None else ctypes.pointer(outer[1]),
-            dq=ctypes.pointer(views[0]), dk=ctypes.pointer(views[1]),
-            dv=ctypes.pointer(views[2]), inputs=of_inputs if inputs else None,
-            input_count=len(inputs))
-        _c.must(_c.library.dil_rank_backward(
-            self.pointer, ctypes.byref(how.sizes), ctypes.byref(call)))
-        del kept
-        return [x if want else None for x, want in zip(gradients, wanted)]
-
 
 class _How:
     """What all ranks have alike in a call."""
 
-    def __init__(self, sizes, train, seed, scale):
-        self.sizes, self.train, self.seed, self.scale = sizes, train, seed, scale
+    def __init__(self, kernel, sizes, train, seed, scale):
+        self.kernel, self.sizes, self.train = kernel, sizes, bool(train)
+        self.seed, self.scale = seed, kernel._scale(scale)
+
+    def word(self, call, **more):
+        """As the ranks tell it each other."""
+        kernel, sizes = self.kernel, self.sizes
+        return {"call": call, "dtype": kernel.dtype, "heads": kernel.heads,
+                "kv_heads": kernel.kv_heads, "head_dim": kernel.head_dim,
+                "value_dim": kernel.value_dim,
+                "plan": f"{kernel.name} {kernel.plan_hash:x}",
+                "batch": sizes.batch,
+                "length": sizes.queries, "key_length": sizes.keys,
+                "train": self.train, "seed": self.seed, "scale": self.scale,
+                **more}
+
+
+class _Forward:
+    """A call as dil takes it, with all that must outlive it."""
+
+    def __init__(self, how, q, k, v, o, lse, inputs):
+        self.how, self.given = how, (q, k, v, o, lse, inputs)
+        self._views = [_view(x) for x in (q, k, v, o)]
+        self._lse = None if lse is None else _view(lse)
+        self._inputs = _pointers([_view(x) for x in inputs])
+        at = [ctypes.pointer(view) for view in self._views]
+        self.arguments = _c.Arguments(
+            q=at[0], k=at[1], v=at[2], o=at[3],
+            lse=None if lse is None else ctypes.pointer(self._lse),
+            inputs=self._inputs if inputs else None, input_count=len(inputs),
+            train=int(how.train), seed=how.seed, scale=how.scale)
+
+    def run(self, rank):
+        _c.must(_c.library.dil_rank_run(rank, ctypes.byref(self.how.sizes),
+                                        ctypes.byref(self.arguments)))
+
+
+class _Backward:
+    """The gradients of a call; of q, k and v they are always made."""
+
+    def __init__(self, forward, d_o, dlse, wanted):
+        q, k, v, _, _, inputs = forward.given
+        self.forward, self.given = forward, (d_o, dlse)
+        self.wanted = wanted
+        self.made = [
+            torch.empty_like(x, memory_format=torch.contiguous_format)
+            if want or i < 3 else None
+            for i, (x, want) in enumerate(zip((q, k, v, *inputs), wanted))]
+        views = [None if x is None else _view(x) for x in self.made]
+        self._outer = [None if x is None else _view(x) for x in (d_o, dlse)]
+        self._inputs = _pointers(views[3:])
+        at = _pointers(self._outer + views[:3])
+        self.gradients = _c.Gradients(
+            forward=ctypes.pointer(forward.arguments), d_o=at[0], dlse=at[1],
+            dq=at[2], dk=at[3], dv=at[4],
+            inputs=self._inputs if inputs else None, input_count=len(inputs))
+
+    def run(self, rank):
+        _c.must(_c.library.dil_rank_backward(
+            rank, ctypes.byref(self.forward.how.sizes),
+            ctypes.byref(self.gradients)))
+
+    def found(self):
+        return [x if want else None for x, want in zip(self.made, self.wanted)]
 
 
 class _Attend(torch.autograd.Function):
 
     @staticmethod
-    def forward(ctx, rank, how, q, k, v, *inputs):
-        o, lse = rank.run(how, q, k, v, inputs)
-        ctx.rank, ctx.how, ctx.has_lse = rank, how, lse is not None
+    def forward(ctx, ring, how, q, k, v, *inputs):
+        with ring._telling():
+            o = q.new_empty((*q.shape[:3], v.shape[3]))
+            lse = (q.new_empty((q.shape[0], q.shape[2], q.shape[1]),
+                               dtype=torch.float32)
+                   if how.kernel.has_lse else None)
+            call = _Forward(how, q, k, v, o, lse, inputs)
+        ring._together(call, how.kernel, how.word("forward"))
+        ctx.ring, ctx.how, ctx.has_lse = ring, how, lse is not None
         sums = q.new_empty(0, dtype=torch.float32) if lse is None else lse
         ctx.save_for_backward(q, k, v, o, sums, *inputs)
         ctx.set_materialize_grads(False)
@@ -149,29 +174,20 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_o, dlse):
-        q, k, v, o, lse, *inputs = ctx.saved_tensors
-        d_o = torch.zeros_like(o) if d_o is None else _rows(d_o)
-        if not ctx.has_lse:
-            lse = dlse = None
-        made = ctx.rank.backward(ctx.how, d_o, dlse, q, k, v, o, lse, inputs,
-                                 ctx.needs_input_grad[2:])
-        return None, None, *made
+        ring, how, wanted = ctx.ring, ctx.how, ctx.needs_input_grad[2:]
+        with ring._telling():
+            q, k, v, o, lse, *inputs = ctx.saved_tensors
+            d_o = torch.zeros_like(o) if d_o is None else _rows(d_o)
+            if not ctx.has_lse:
+                lse = dlse = None
+            call = _Backward(_Forward(how, q, k, v, o, lse, inputs), d_o, dlse,
+                             wanted)
+        ring._together(call, how.kernel, how.word(
+            "backward", input_gradients=wanted[3:], dlse=dlse is not None))
+        return None, None, *call.found()
 
 
 # ---- the ring -----------------------------------------------------------------
-
-
-def _meeting(ring):
-    """A place to meet that rank 0 chooses: a port of its host."""
-    place = [None]
-    if ring.rank == 0:
-        host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            place[0] = f"{host}:{probe.getsockname()[1]}"
-    dist.broadcast_object_list(place, group=ring.group,
-                               src=dist.get_global_rank(ring.group, 0))
-    return place[0]
 
 
 class Ring:
@@ -192,14 +208,27 @@ class Ring:
         self.group = dist.group.WORLD if group is None else group
         self.rank = dist.get_rank(self.group)
         self.ranks = dist.get_world_size(self.group)
-        self.plan, self.length, self._made = find(plan), None, {}
+        self.length, self._made = None, {}  # ranks, by the handles of kernels
         self.layout, self.gathers = layout, exchange == "gather"
-        self.timeout, self._lock = float(timeout or 0), threading.Lock()
+        self._agreement = Agreement(self.group, DEFAULT_TIMEOUT)
+        with self._telling():
+            self.plan = find(plan)
+            self._choose(topology, layout, exchange, timeout)
+        self._agreement.reach({"layout": self.layout, "gather": self.gathers,
+                               "timeout": self.timeout})
+        self._agreement.wait(self.timeout)
+
+    def _choose(self, topology, layout, exchange, timeout):
         if layout not in LAYOUTS or exchange not in ("ring", "gather"):
             _refuse(f"layout must be one of {', '.join(LAYOUTS)}, and exchange "
                     f"ring or gather, got {layout!r} and {exchange!r}")
+        self.timeout = DEFAULT_TIMEOUT
         if topology is not None:
             self._follow(topology)
+        if timeout is not None:
+            self.timeout = float(timeout)
+        if not 0 < self.timeout < float("inf"):
+            _refuse(f"timeout must be seconds, more than 0, got {timeout!r}")
 
     def _follow(self, name):
         """The topology of the plan's file."""
@@ -215,7 +244,7 @@ class Ring:
             _refuse(f"topology '{name}' has a ring of {info.ring}, and the group "
                     f"has {self.ranks} processes")
         self.layout, self.gathers = LAYOUTS[info.layout], bool(info.gather)
-        self.timeout = self.timeout or info.timeout
+        self.timeout = info.timeout or self.timeout
 
     def positions(self, length=None):
         """The rows of a sequence that this process owns, int64; `length` is also
@@ -240,13 +269,25 @@ class Ring:
         """The rows along `dim` that this process owns, of a whole tensor."""
         return x.index_select(dim, self.positions(x.shape[dim]).to(x.device))
 
-    def _rank(self, plan, q, k, v):
-        """The rank for tensors as these, made by all processes together."""
-        kernel = plan.kernel(q, k, v, backward=plan.no_gradients is None)
-        with self._lock:
-            if kernel._handle not in self._made:
-                self._made[kernel._handle] = _Rank(kernel, self, _meeting(self))
-            return self._made[kernel._handle]
+    @contextlib.contextmanager
+    def _telling(self):
+        """What goes wrong here, before the processes agree on a call, is told to
+        the others, which are on their way to it."""
+        try:
+            yield
+        except Exception as problem:
+            self._agreement.refuse(problem)
+            raise
+
+    def _together(self, call, kernel, word):
+        """Runs a call of which all processes say the same word, on the rank of
+        its kernel, which they make together."""
+        all_have = self._agreement.reach(word, kernel._handle in self._made)
+        rank = self._made.pop(kernel._handle, None)
+        if not all_have:
+            rank = _Rank(kernel, self, self._agreement.meeting())
+        call.run(rank.pointer)
+        self._made[kernel._handle] = rank  # one that failed is of no more use
 
     def attention(self, q, k, v, plan=None, *, inputs=None, train=False,
                   seed=None, scale=None, length=None, key_length=None,
@@ -257,8 +298,17 @@ class Ring:
         are those of the whole. `seed`: an integer, the same in all processes.
         Returns o, or with `lse` o and lse, of this process's rows.
         """
+        with self._telling():
+            plan = self.plan if plan is None else find(plan)
+            how, given = self._prepare(plan, q, k, v, inputs, train, seed, scale,
+                                       length, key_length, lse)
+        o, sums = _Attend.apply(self, how, *given)
+        return (o, sums) if lse else o
+
+    def _prepare(self, plan, q, k, v, inputs, train, seed, scale, length,
+                 key_length, lse):
+        """A call as _Attend takes it."""
         from . import _in_order
-        plan = self.plan if plan is None else find(plan)
         if length is None and self.length is None:
             _refuse("the length of the sequence is not known: give it")
         length = self.length if length is None else int(length)
@@ -269,10 +319,10 @@ class Ring:
         if lse and not plan.has_lse:
             _refuse(f"plan '{plan.name}' has no lse: its branches have a softmax "
                     "each")
+        given = _in_order(plan.name, plan.input_names, inputs)
+        _check(q, k, v, given, plan)
         q, k, v = (_rows(x) for x in (q, k, v))
-        rank = self._rank(plan, q, k, v)
-        how = _How(_c.Sizes(q.shape[0], length, keys), train,
-                   int(seed or 0) % 2 ** 64, rank.kernel._scale(scale))
-        o, sums = _Attend.apply(rank, how, q, k, v,
-                                *_in_order(plan.name, plan.input_names, inputs))
-        return (o, sums) if lse else o
+        kernel = plan.kernel(q, k, v, backward=plan.no_gradients is None)
+        how = _How(kernel, _c.Sizes(q.shape[0], length, keys), train,
+                   int(seed or 0) % 2 ** 64, scale)
+        return how, (q, k, v, *given)
