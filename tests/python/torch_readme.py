@@ -18,11 +18,12 @@ def page():
 
 def test_code_runs():
     names, blocks = {}, re.findall(r"```python\n(.*?)```", page(), re.S)
-    assert len(blocks) == 3, len(blocks)
+    assert len(blocks) == 4, len(blocks)
     for block in blocks:
         exec(compile(block, PAGE, "exec"), names)
     assert names["q"].grad.shape == (1, 1000, 12, 64)
     assert names["y"].shape == (2, 8, 300, 64)
+    assert names["o"].shape == (2, 1, 12, 64)
 
 
 def test_files_exist():

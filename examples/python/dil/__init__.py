@@ -32,7 +32,7 @@ wheel or the build this file lies in, or the system's.
 
 import ctypes
 
-from . import _c, _quick, _tensors
+from . import _c, _layout, _quick, _tensors
 from ._c import Error, library as _library, must as _must, version
 from ._tensors import bfloat16, float32
 
@@ -189,7 +189,8 @@ class _Views:
         _must_be_rows(name, x)
         return self.pointer(x, name, self.kernel._code)
 
-    def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale):
+    def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale,
+                  lies):
         """`inputs` in the kernel's order."""
         kernel = self.kernel
         for name, x in ("q", q), ("k", k), ("v", v):
@@ -210,7 +211,10 @@ class _Views:
             arguments.lse = self.pointer(lse, "lse")
         if lengths is not None:
             arguments.lengths = self.pointer(
-                _tensors.as_lengths(lengths, q, self.stream), "lengths")
+                _tensors.as_int32("lengths", lengths, q, self.stream), "lengths")
+        for name, x in lies.tensors():
+            setattr(arguments, name, self.pointer(x, name))
+        arguments.longest_q, arguments.longest_k = lies.longest_q, lies.longest_k
         arguments.o_flags = self.flags["o"]
         arguments.lse_flags = self.flags.get("lse", 0)
         return arguments
@@ -284,8 +288,15 @@ class Kernel(_Owned):
                         "scale wants `scale runtime;` in its pattern")
         return 0.0 if scale is None else scale
 
+    def _lies(self, q, stream, offsets_q, offsets_k, longest_q, longest_k, pages):
+        """The layout of a call."""
+        return _layout.layout(
+            lambda name, x: _tensors.as_int32(name, x, q, stream), offsets_q,
+            offsets_k, longest_q, longest_k, pages)
+
     def __call__(self, q, k, v, inputs=None, out=None, lse=False, lengths=None,
-                 train=False, seed=0, scale=None, stream=None):
+                 train=False, seed=0, scale=None, stream=None, offsets_q=None,
+                 offsets_k=None, longest_q=None, longest_k=None, pages=None):
         """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
 
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
@@ -298,6 +309,12 @@ class Kernel(_Owned):
         has yet to write comes first, and the call does not wait for its own
         end. A tensor that requires a gradient is refused, but under
         torch.no_grad().
+        `offsets_q`: q [1, T, H, D] holds documents, of which document b has the
+        rows offsets_q[b] to offsets_q[b + 1] - 1; int32 [B + 1], or as lengths.
+        `offsets_k`: the same of k and v, where it differs. `longest_q`,
+        `longest_k`: rows of the longest document, needed on a GPU alone.
+        `pages`: k and v are a cache [pages, rows, Hkv, D], and pages[b, j / rows]
+        has key j of batch row b; int32 [B, n], with `lengths`.
         Returns the output, or the output and lse.
         """
         if lse is False:
@@ -305,6 +322,10 @@ class Kernel(_Owned):
         given = self._ordered(inputs) if inputs or self.input_names else ()
         call = (q, k, v, out, lse, lengths, given, train, seed,
                 self._scale(scale), stream)
+        if not offsets_q is offsets_k is longest_q is longest_k is pages is None:
+            made = self._run_at_length(*call, self._lies(
+                q, stream, offsets_q, offsets_k, longest_q, longest_k, pages))
+            return made[0] if lse is None else made
         made = (_quick.is_quick(type(q))
                 and _tensors.is_direct(q, k, v, out, *given)
                 and _quick.run(self._handle, *call)
@@ -315,7 +336,7 @@ class Kernel(_Owned):
         return out if lse is None else (out, lse)
 
     def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
-                       stream):
+                       stream, lies=_layout.PLAIN):
         """o and lse, which are made where they are None and True."""
         _must_be_rows("q", q)
         if o is None:
@@ -324,7 +345,7 @@ class Kernel(_Owned):
             lse = _tensors.like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
         views = _Views(self, stream)
         arguments = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
-                                    scale)
+                                    scale, lies)
         _must(_c.kernel_run(self._handle, ctypes.addressof(arguments)))
         return o, lse
 
@@ -335,9 +356,10 @@ class Kernel(_Owned):
 
     def backward(self, d_o, q, k, v, o, lse=None, inputs=None, dlse=None,
                  wanted=None, out=None, lengths=None, train=False, seed=0,
-                 scale=None, stream=None):
+                 scale=None, stream=None, offsets_q=None, offsets_k=None,
+                 longest_q=None, longest_k=None):
         """Gradients of a call that ran with the same q, k, v, inputs, lengths,
-        train, seed and scale.
+        train, seed, scale and offsets.
 
         `o` and `lse` are what it wrote (lse may be left out: then it is
         computed again); `d_o` is the gradient of o, `dlse` that of lse, where
@@ -359,7 +381,10 @@ class Kernel(_Owned):
                  for name in named]
         call = (q, k, v, o, lse, ordered, lengths, train, seed,
                 self._scale(scale), stream)
-        found = (_quick.is_quick(type(q)) and self.has_backward
+        lies = self._lies(q, stream, offsets_q, offsets_k, longest_q, longest_k,
+                          None)
+        found = (lies.is_plain and _quick.is_quick(type(q))
+                 and self.has_backward
                  and _tensors.is_direct(d_o, dlse, q, k, v, o, lse, *ordered)
                  and _quick.backward(self._handle, d_o, dlse, *call, asked))
         names = [name for name, x in zip(named, asked) if x is not None]
@@ -367,15 +392,15 @@ class Kernel(_Owned):
             return dict(zip(names, found))
         made = {name: _tensors.like(x, tuple(x.shape), None) if y is True else y
                 for (name, x), y in zip(named.items(), asked) if y is not None}
-        self._backward_at_length(d_o, dlse, call, made)
+        self._backward_at_length(d_o, dlse, call, lies, made)
         return made
 
-    def _backward_at_length(self, d_o, dlse, call, made):
+    def _backward_at_length(self, d_o, dlse, call, lies, made):
         """Writes to the tensors of `made`, which have names."""
         *call, stream = call
         views = _Views(self, stream)
         q, k, v, o, lse, inputs, lengths, *numbers = call
-        call = views.arguments(q, k, v, o, lse, inputs, lengths, *numbers)
+        call = views.arguments(q, k, v, o, lse, inputs, lengths, *numbers, lies)
         count = len(inputs)
         g = _c.Gradients(forward=ctypes.pointer(call),
                          d_o=views.rows(d_o, "do"), input_count=count)

@@ -1,5 +1,5 @@
 """_tensors.py - tensors as dil takes them: DLTensors of NumPy arrays and of
-anything with `__dlpack__`, element types, lengths, and new tensors beside old
+anything with `__dlpack__`, element types, integers, and new tensors beside old
 ones.
 """
 
@@ -158,30 +158,31 @@ def like(x, shape, dtype):
 _LOW, _HIGH = -2 ** 31, 2 ** 31 - 1  # of int32
 
 
-def _lengths_of_numbers(numbers, q):
+def _of_numbers(name, numbers, q):
     """int32 beside q, of Python's integers."""
     try:
         numbers = [operator.index(n) for n in numbers]
     except TypeError:
-        raise Error("DIL_USAGE", "lengths must be integers, got "
+        raise Error("DIL_USAGE", f"{name} must be integers, got "
                     f"{numbers!r}") from None
     for n in numbers:
         if not _LOW <= n <= _HIGH:
-            raise Error("DIL_USAGE", f"lengths must be int32, got {n}")
+            raise Error("DIL_USAGE", f"{name} must be int32, got {n}")
     if is_torch(q):
         return pytorch().tensor(numbers, dtype=pytorch().int32, device=q.device)
     if is_array(q):
         import numpy
         return numpy.array(numbers, "int32")
-    raise Error("DIL_USAGE", f"lengths beside {type(q).__name__} must be a "
+    raise Error("DIL_USAGE", f"{name} beside {type(q).__name__} must be a "
                 "tensor of int32")
 
 
-def as_lengths(x, q, stream):
-    """Lengths as dil takes them. What int32 cannot hold becomes its nearest
-    number, which is outside 0..M as well: so a tensor waits for no GPU."""
+def as_int32(name, x, q, stream):
+    """Lengths, offsets and pages as dil takes them. What int32 cannot hold becomes
+    its nearest number, which is outside of all tensors as well: so a tensor waits
+    for no GPU."""
     if isinstance(x, (list, tuple, range)):
-        made = _lengths_of_numbers(x, q)
+        made = _of_numbers(name, x, q)
     elif is_array(x) and getattr(x, "dtype", None) == "int64":
         made = x.clip(_LOW, _HIGH).astype("int32")
     elif is_torch(x) and x.dtype == pytorch().int64:

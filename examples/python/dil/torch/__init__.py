@@ -11,7 +11,7 @@ mistake is a `dil.Error` with dil's own text.
 import torch as _torch
 from torch.compiler import assume_constant_result as _constant
 
-from dil import Error
+from dil import Error, _layout
 from . import ops
 from .plan import Plan, find as _find
 
@@ -41,12 +41,20 @@ def _in_order(name, input_names, given):
     return [given[key] for key in input_names]
 
 
-def _lengths(lengths, q):
-    if not isinstance(lengths, _torch.Tensor):
-        lengths = _torch.tensor(lengths, device=q.device)
-    if lengths.dtype == _torch.int64:  # what does not fit stays outside 0..M
-        lengths = lengths.clamp(-2 ** 31, 2 ** 31 - 1).to(_torch.int32)
-    return lengths
+def _int32(x, q):
+    if not isinstance(x, _torch.Tensor):
+        x = _torch.tensor(x, device=q.device)
+    if x.dtype == _torch.int64:  # what does not fit stays outside of all tensors
+        x = x.clamp(-2 ** 31, 2 ** 31 - 1).to(_torch.int32)
+    return x
+
+
+def _lies(q, offsets_q, offsets_k, longest_q, longest_k, pages):
+    """The layout of a call."""
+    if offsets_q is offsets_k is longest_q is longest_k is pages is None:
+        return _layout.PLAIN
+    return _layout.layout(lambda name, x: _int32(x, q), offsets_q, offsets_k,
+                          longest_q, longest_k, pages)
 
 
 def _seed(seed, device):
@@ -61,7 +69,8 @@ def _seed(seed, device):
 
 
 def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
-              lengths=None, lse=False):
+              lengths=None, lse=False, offsets_q=None, offsets_k=None,
+              longest_q=None, longest_k=None, pages=None):
     """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
 
     `plan`: a Plan, or what Plan takes first: a text, a path or the name of a
@@ -72,6 +81,12 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     all. `scale`: of a pattern that says `scale runtime`, and of no other.
     `lengths`: the keys that each batch row has, [B]; queries are aligned with the
     end of the keys.
+    `offsets_q`: q [1, T, H, D] holds documents, and document b has the rows
+    offsets_q[b] to offsets_q[b + 1] - 1; [B + 1]. `offsets_k`: the same of k and v,
+    where it differs. `longest_q`, `longest_k`: rows of the longest document, which
+    must be given where offsets are on a GPU. `pages`: k and v are a cache
+    [pages, rows, Hkv, D], of which pages[b, j / rows] has key j of batch row b;
+    [B, n], with `lengths` and without gradients.
     Returns o [B, N, H, Dv], or with `lse` o and lse, float32 [B, H, N]. Both
     have gradients.
     """
@@ -85,8 +100,9 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
                     "softmax each")
     o, log_sums = ops.attend(
         q, k, v, _in_order(name, names, inputs), name,
-        None if lengths is None else _lengths(lengths, q), scale,
-        _seed(seed, q.device) if train and drops else None, train, lse)
+        None if lengths is None else _int32(lengths, q), scale,
+        _seed(seed, q.device) if train and drops else None, train, lse,
+        _lies(q, offsets_q, offsets_k, longest_q, longest_k, pages))
     return (o, log_sums) if lse else o
 
 

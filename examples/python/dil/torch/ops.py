@@ -12,6 +12,7 @@ import torch
 from torch import _C, library
 
 from dil import Error, _quick
+from dil._layout import PLAIN, Layout
 from .plan import _plans, named
 
 _library = library.Library("dil", "DEF")
@@ -19,12 +20,16 @@ _library.define(
     "attention"
     "(Tensor q, Tensor k, Tensor v, Tensor[] inputs, str plan,"
     " Tensor? lengths=None, float? scale=None, Tensor? seed=None,"
-    " bool train=False) -> (Tensor o, Tensor lse)")
+    " bool train=False, Tensor? offsets_q=None, Tensor? offsets_k=None,"
+    " SymInt longest_q=0, SymInt longest_k=0, Tensor? pages=None)"
+    " -> (Tensor o, Tensor lse)")
 _library.define(
     "attention_backward"
     "(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o,"
     " Tensor lse, Tensor[] inputs, str plan, Tensor? lengths, float? scale,"
-    " Tensor? seed, bool train, bool[] wanted) -> Tensor[]")
+    " Tensor? seed, bool train, bool[] wanted, Tensor? offsets_q=None,"
+    " Tensor? offsets_k=None, SymInt longest_q=0, SymInt longest_k=0)"
+    " -> Tensor[]")
 
 attention = torch.ops.dil.attention.default
 attention_backward = torch.ops.dil.attention_backward.default
@@ -46,7 +51,7 @@ def _refuse(text):
     raise Error("DIL_USAGE", text)
 
 
-def _check(q, k, v, inputs, plan, lengths=None):
+def _check(q, k, v, inputs, plan, lengths=None, lies=PLAIN):
     """What dil would say of one tensor alone, or could not know; the kernel
     checks the rest."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -55,7 +60,7 @@ def _check(q, k, v, inputs, plan, lengths=None):
         if x.dtype != q.dtype:
             _refuse(f"q, k and v must have one dtype: q has {q.dtype}, {name} "
                     f"{x.dtype}")
-    others = [("k", k), ("v", v), ("lengths", lengths)]
+    others = [("k", k), ("v", v), ("lengths", lengths), *lies.tensors()]
     others += [(f"input '{name}'", x)
                for name, x in zip(plan.input_names, inputs)]
     for name, x in others:
@@ -103,36 +108,38 @@ def _kernel(q, k, v, inputs, plan, backward=False):
         raise
 
 
-def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
+def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
+         lies=PLAIN):
     """o, and lse where it is wanted; else None."""
     kernel = _kernel(q, k, v, inputs, plan)
     call = (q, k, v, None, True if wants_lse and plan.has_lse else None, lengths,
             inputs, train, _seed(q, seed),
             kernel._scale(scale),
             _stream(q) if q.is_cuda else None)
-    made = _quick.is_quick(type(q)) and _quick.run(kernel._handle, *call)
+    made = (lies.is_plain and _quick.is_quick(type(q))
+            and _quick.run(kernel._handle, *call))
     if not made:
-        _check(q, k, v, inputs, plan, lengths)
+        _check(q, k, v, inputs, plan, lengths, lies)
         with torch.no_grad():  # autograd is above
-            made = kernel._run_at_length(*call)
+            made = kernel._run_at_length(*call, lies)
     if wants_lse and not plan.has_lse:
         made = made[0], _log_sums(plan, q)
     return made
 
 
 def _attention(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
-               train=False):
-    plan = named(plan)
-    made = _quick.attend(_NOBODY, plan.number, q, k, v, inputs, lengths, scale,
-                         seed, train, True)
+               train=False, *lies):
+    plan, lies = named(plan), Layout(*lies)
+    made = lies.is_plain and _quick.attend(_NOBODY, plan.number, q, k, v, inputs,
+                                           lengths, scale, seed, train, True)
     return made or _run(q, k, v, tuple(inputs), plan, lengths, scale, seed,
-                        train, True)
+                        train, True, lies)
 
 
 def _fake(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
-          train=False):
+          train=False, *lies):
     plan = named(plan)
-    _check(q, k, v, inputs, plan, lengths)
+    _check(q, k, v, inputs, plan, lengths, Layout(*lies))
     return _output(q, v), _log_sums(plan, q)
 
 
@@ -152,11 +159,12 @@ def _as_kernels_want(plan, grad_o, grad_lse, o, lse):
 
 
 def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
-                        scale, seed, train, wanted):
-    plan = named(plan)
+                        scale, seed, train, wanted, *lies):
+    plan, lies = named(plan), Layout(*lies)
     grad_o, grad_lse, lse = _as_kernels_want(plan, grad_o, grad_lse, o, lse)
-    found = _quick.gradients(_NOBODY, plan.number, grad_o, grad_lse, q, k, v, o,
-                             lse, inputs, lengths, scale, seed, train, wanted)
+    found = lies.is_plain and _quick.gradients(
+        _NOBODY, plan.number, grad_o, grad_lse, q, k, v, o, lse, inputs, lengths,
+        scale, seed, train, wanted)
     if found is not False:
         return found
     made = _empty_gradients(q, k, v, inputs, wanted)
@@ -170,12 +178,13 @@ def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths
             inputs=dict(zip(plan.input_names, inputs)), wanted=names,
             out=dict(zip(names, made)), lengths=lengths,
             train=train, seed=_seed(q, seed),
-            scale=scale, stream=_stream(q) if q.is_cuda else None)
+            scale=scale, stream=_stream(q) if q.is_cuda else None,
+            **lies.offsets())
     return made
 
 
 def _fake_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
-                   scale, seed, train, wanted):
+                   scale, seed, train, wanted, *lies):
     return _empty_gradients(q, k, v, inputs, wanted)
 
 
@@ -193,16 +202,17 @@ class _Attention(torch.autograd.Function):
     """keyset: that of the op; None: `attend` was called, without one."""
 
     @staticmethod
-    def forward(ctx, keyset, plan, call, q, k, v, *inputs):
+    def forward(ctx, keyset, plan, call, lies, q, k, v, *inputs):
         lengths, scale, seed, train = call
         if keyset is None:
-            o, lse = (_quick.attend(_NOBODY, plan.number, q, k, v, inputs, *call,
-                                    True)
-                      or _run(q, k, v, inputs, plan, *call, True))
+            made = lies.is_plain and _quick.attend(
+                _NOBODY, plan.number, q, k, v, inputs, *call, True)
+            o, lse = made or _run(q, k, v, inputs, plan, *call, True, lies)
         else:
-            o, lse = _below(keyset, (q, k, v, inputs, plan.name, *call))
-        ctx.save_for_backward(q, k, v, o, lse, lengths, seed, *inputs)
-        ctx.call = plan, scale, train
+            o, lse = _below(keyset, (q, k, v, inputs, plan.name, *call, *lies))
+        ctx.save_for_backward(q, k, v, o, lse, lengths, seed, lies.offsets_q,
+                              lies.offsets_k, *inputs)
+        ctx.call = plan, scale, train, lies.longest_q, lies.longest_k
         ctx.set_materialize_grads(False)
         if not plan.has_lse:
             ctx.mark_non_differentiable(lse)
@@ -210,14 +220,16 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_o, grad_lse):
-        q, k, v, o, lse, lengths, seed, *inputs = ctx.saved_tensors
-        plan, scale, train = ctx.call
+        q, k, v, o, lse, lengths, seed, *offsets_inputs = ctx.saved_tensors
+        plan, scale, train, *longest = ctx.call
+        offsets, inputs = offsets_inputs[:2], offsets_inputs[2:]
         needs = ctx.needs_input_grad
-        wanted = needs[3:]
+        wanted = needs[4:]
         if grad_o is None and grad_lse is None:
             return (None,) * len(needs)
         made = (not torch.compiler.is_compiling() and grad_o is not None
                 and grad_o.stride(-1) == 1 and grad_lse is None
+                and offsets[0] is None
                 and _quick.gradients(
                     _BELOW_AUTOCAST, plan.number, grad_o, None, q, k, v, o,
                     lse if plan.has_lse else None, inputs, lengths, scale, seed,
@@ -225,10 +237,10 @@ class _Attention(torch.autograd.Function):
         if made is False:
             made = attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs,
                                       plan.name, lengths, scale, seed, train,
-                                      wanted)
+                                      wanted, *offsets, *longest)
         made = iter(made)
         found = [next(made) if want else None for want in wanted]
-        return None, None, None, *found
+        return None, None, None, None, *found
 
 
 class _Gradients(torch.autograd.Function):
@@ -253,10 +265,13 @@ def _below(keyset, call):
         return attention.redispatch(keyset & _C._after_autograd_keyset, *call)
 
 
-def _refuse_gradients(q, k, v, inputs, plan):
+def _refuse_gradients(q, k, v, inputs, plan, lies):
     """A gradient that no kernel has is never dropped in silence."""
     if plan.no_gradients:
         raise plan.no_gradients
+    if lies.pages is not None:
+        _refuse("a call with pages has no gradients: call under torch.no_grad(), "
+                "or pass detached tensors")
     for name, x, able in zip(plan.input_names, inputs,
                              plan.differentiable_inputs) if inputs else ():
         if x.requires_grad and not able:
@@ -276,20 +291,20 @@ def _want_gradients(*tensors):
 
 
 def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
-              train=False):
-    known = named(plan)
+              train=False, *lies):
+    known, lies = named(plan), Layout(*lies)
     call = lengths, scale, seed, train
-    made = _quick.attend(_BELOW_AUTOCAST, known.number, q, k, v, inputs, *call,
-                         True)
+    made = lies.is_plain and _quick.attend(_BELOW_AUTOCAST, known.number, q, k, v,
+                                           inputs, *call, True)
     if made is True:
-        return _Attention.apply(None, known, call, q, k, v)
+        return _Attention.apply(None, known, call, PLAIN, q, k, v)
     if made:
         return made
     if not _want_gradients(q, k, v, *inputs):
-        return _below(keyset, (q, k, v, inputs, plan, *call))
-    _check(q, k, v, inputs, known, lengths)
-    _refuse_gradients(q, k, v, inputs, known)
-    return _Attention.apply(keyset, known, call, q, k, v, *inputs)
+        return _below(keyset, (q, k, v, inputs, plan, *call, *lies))
+    _check(q, k, v, inputs, known, lengths, lies)
+    _refuse_gradients(q, k, v, inputs, known, lies)
+    return _Attention.apply(keyset, known, call, lies, q, k, v, *inputs)
 
 
 def _autograd_backward(keyset, grad_o, grad_lse, q, k, v, o, lse, inputs, *rest):
@@ -353,35 +368,37 @@ def _is_plain(*tensors):
 
 
 def _from_python(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
-                 train=False):
+                 train=False, *lies, **named):
     """The op as Python calls it. The dispatcher converts each argument and
     result twice, which takes longer than a small kernel."""
     known = _plans.get(plan)
-    made = known and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs,
+    made = known and not lies and not named and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs,
                                    lengths, scale, seed, train, True)
     if made and made is not True:
         return made
-    return dispatched(q, k, v, inputs, plan, lengths, scale, seed, train)
+    return dispatched(q, k, v, inputs, plan, lengths, scale, seed, train, *lies,
+                      **named)
 
 
 attention._op = _from_python  # as PyTorch itself does for ops of tensors alone
 
 
-def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse):
+def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
+           lies=PLAIN):
     """The op by the shortest way; lse may be None where it is not wanted."""
     if torch.compiler.is_compiling():
-        return attention(q, k, v, inputs, plan, lengths, scale, seed, train)
+        return attention(q, k, v, inputs, plan, lengths, scale, seed, train, *lies)
     known = named(plan)
     call = lengths, scale, seed, train
-    made = _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, *call,
-                         wants_lse)
+    made = lies is PLAIN and _quick.attend(_EVERYBODY, known.number, q, k, v,
+                                           inputs, *call, wants_lse)
     if made is True:
-        return _Attention.apply(None, known, call, q, k, v)
+        return _Attention.apply(None, known, call, PLAIN, q, k, v)
     if made:
         return made
     if not _is_plain(q, k, v, *inputs):
-        return attention(q, k, v, inputs, plan, *call)
+        return attention(q, k, v, inputs, plan, *call, *lies)
     if not _want_gradients(q, k, v, *inputs):
-        return _run(q, k, v, tuple(inputs), known, *call, wants_lse)
-    _refuse_gradients(q, k, v, inputs, known)
-    return _Attention.apply(None, known, call, q, k, v, *inputs)
+        return _run(q, k, v, tuple(inputs), known, *call, wants_lse, lies)
+    _refuse_gradients(q, k, v, inputs, known, lies)
+    return _Attention.apply(None, known, call, lies, q, k, v, *inputs)
