@@ -270,6 +270,7 @@ static void view_gradients(const dil_backward_call *c, rank_run *run,
   positions q = partition_queries(&run->ring.shape, run->ring.link->rank);
   positions k = partition_keys(&run->ring.shape, run->ring.link->rank);
   g->wanted = c->inputs;
+  g->lse_given = c->lse.rank != 0;
   slices(&c->output, 1, &q, g->output);
   slices(&c->lse, 2, &q, g->lse);
   slices(&sums[0], 1, &q, g->dq);

@@ -60,7 +60,8 @@ dil_status rank_gradients_begin(group_rank *m) {
   const dil_backward_call *call = m->group->backward;
   ring_device *d = rank_device(m);
   rank_gradients_free(m);
-  m->sums = (ring_gradients){.wanted = call->inputs};
+  m->sums = (ring_gradients){.wanted = call->inputs,
+                             .lse_given = call->lse.data != NULL};
   int64_t bytes = lay_out(m, &m->sums, NULL);
   dil_status status = d->calls->take(d, bytes, true, &m->sum_memory);
   if (status) return status;

@@ -36,6 +36,8 @@ void ring_routes_free(ring_routes *routes, ring_device *device);
 typedef struct ring_gradients {
   dil_tensor output[PROGRESSIONS_MOST]; /* dO */
   dil_tensor lse[PROGRESSIONS_MOST];    /* dlse; data NULL: 0 */
+  bool lse_given;                       /* also on a rank without rows, where no
+                                           view has data */
   dil_tensor dq[PROGRESSIONS_MOST];     /* sums */
   ring_keys keys;                       /* sums of dK and dV */
   const dil_tensor *wanted; /* of each input: its gradient; data NULL: it is not

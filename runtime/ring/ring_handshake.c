@@ -32,7 +32,7 @@ static const char *const handshake_words[] = {"plan",
 /* Which gradients a run backward is to make, and of what, as bits. */
 static int64_t handshake_gradients(const dil_ring *r) {
   const ring_gradients *g = r->gradients;
-  int64_t bits = g && g->lse[0].data;
+  int64_t bits = g && g->lse_given;
   for (int32_t x = 0; g && x < r->call->input_count; x++)
     if (g->wanted[x].data) bits |= (int64_t)2 << x;
   return bits;

@@ -1,0 +1,244 @@
+/* test_ranks.c - ranks of a host against one call of the whole: o, lse and all
+ * gradients, also where a sequence has fewer rows than there are ranks. The
+ * ranks are threads, which meet at a file. */
+#include "tests/support/host.h"
+#include "tests/support/suite.h"
+#include <check.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *text =
+    "pattern p { heads 4 kv 2; head_dim 16; dtype f32; causal;\n"
+    " input slope : f32[H] gradient; score s - slope[h] * (i - j);\n"
+    " branch { } }\nkernel k = p backward;\n";
+
+enum { RANKS = 3, HEADS = 4, WIDTH = 16, ROWS_MOST = 100 };
+
+/* What a call reads and writes. */
+enum { Q, K, V, O, D_O, DQ, DK, DV, LSE, DLSE, PARTS };
+static const int heads_of[PARTS] = {4, 2, 2, 4, 4, 4, 2, 2, 4, 4};
+
+/* Tensors of `rows` rows: 4 dimensions, but lse and dlse have [1, H, rows]. */
+typedef struct row_tensors {
+  int64_t rows;
+  float *at[PARTS];
+  DLTensor tensor[PARTS];
+  int64_t shape[PARTS][4], slope_shape;
+  DLTensor slope, d_slope;
+  const DLTensor *inputs;
+  DLTensor *d_inputs;
+  float slopes[HEADS], d_slopes[HEADS];
+} row_tensors;
+
+static int64_t width_of(int part) {
+  return part >= LSE ? 1 : WIDTH;
+}
+
+/* Without rows a tensor has no memory. */
+static void tensors_make(row_tensors *t, int64_t rows) {
+  static const float slopes[HEADS] = {0.1f, 0.2f, 0.3f, 0.4f};
+  *t = (row_tensors){.rows = rows, .slope_shape = HEADS};
+  memcpy(t->slopes, slopes, sizeof slopes);
+  for (int i = 0; i < PARTS; i++) {
+    int64_t floats = rows * heads_of[i] * width_of(i);
+    bool sums = i >= LSE;
+    int64_t shape[4] = {1, sums ? heads_of[i] : rows,
+                        sums ? rows : heads_of[i], WIDTH};
+    memcpy(t->shape[i], shape, sizeof shape);
+    t->at[i] = rows ? calloc((size_t)floats, sizeof(float)) : NULL;
+    t->tensor[i] = (DLTensor){t->at[i], {kDLCPU, 0}, sums ? 3 : 4,
+                              {kDLFloat, 32, 1}, t->shape[i], NULL, 0};
+  }
+  t->slope = (DLTensor){t->slopes, {kDLCPU, 0}, 1, {kDLFloat, 32, 1},
+                        &t->slope_shape, NULL, 0};
+  t->d_slope = t->slope;
+  t->d_slope.data = t->d_slopes;
+  t->inputs = &t->slope;
+  t->d_inputs = &t->d_slope;
+}
+
+static void tensors_free(row_tensors *t) {
+  for (int i = 0; i < PARTS; i++) free(t->at[i]);
+}
+
+static dil_arguments arguments_of(row_tensors *t) {
+  dil_arguments a = DIL_ARGUMENTS_INIT;
+  a.q = &t->tensor[Q];
+  a.k = &t->tensor[K];
+  a.v = &t->tensor[V];
+  a.o = &t->tensor[O];
+  a.lse = &t->tensor[LSE];
+  a.inputs = &t->inputs;
+  a.input_count = 1;
+  return a;
+}
+
+static dil_gradients gradients_of(row_tensors *t, const dil_arguments *a) {
+  dil_gradients g = DIL_GRADIENTS_INIT;
+  g.forward = a;
+  g.d_o = &t->tensor[D_O];
+  g.dlse = &t->tensor[DLSE];
+  g.dq = &t->tensor[DQ];
+  g.dk = &t->tensor[DK];
+  g.dv = &t->tensor[DV];
+  g.inputs = &t->d_inputs;
+  g.input_count = 1;
+  return g;
+}
+
+/* A row of a tensor, or in lse and dlse its heads, which are `rows` apart. */
+static float *element(const row_tensors *t, int part, int64_t row, int64_t h,
+                      int64_t d) {
+  return part >= LSE ? &t->at[part][h * t->rows + row]
+                     : &t->at[part][(row * heads_of[part] + h) * WIDTH + d];
+}
+
+/* ---- a rank -------------------------------------------------------------- */
+
+typedef struct rank_scene {
+  dil_kernel *kernel;
+  row_tensors whole;
+  dil_sizes sizes;
+  char meet[64];
+  int32_t layout;
+} rank_scene;
+
+typedef struct rank_thread {
+  const rank_scene *s;
+  int32_t rank;
+  pthread_t thread;
+  row_tensors own;
+  int64_t position[ROWS_MOST];
+  dil_status status;
+  char text[256];
+} rank_thread;
+
+static bool is_given(int part) {
+  return part < O || part == D_O || part == DLSE;
+}
+
+/* The rank's rows of what the whole gives. */
+static void take_rows(rank_thread *r) {
+  for (int i = 0; i < PARTS; i++)
+    for (int64_t n = 0; n < r->own.rows && is_given(i); n++)
+      for (int64_t h = 0; h < heads_of[i]; h++)
+        for (int64_t d = 0; d < width_of(i); d++)
+          *element(&r->own, i, n, h, d) =
+              *element(&r->s->whole, i, r->position[n], h, d);
+}
+
+static dil_status call_both(rank_thread *r, dil_rank *rank) {
+  int64_t rows = 0;
+  dil_status status =
+      dil_rank_positions(rank, r->s->sizes.queries, r->position, &rows);
+  if (status) return status;
+  tensors_make(&r->own, rows);
+  take_rows(r);
+  const dil_arguments a = arguments_of(&r->own);
+  const dil_gradients g = gradients_of(&r->own, &a);
+  status = dil_rank_run(rank, &r->s->sizes, &a);
+  return status ? status : dil_rank_backward(rank, &r->s->sizes, &g);
+}
+
+static void *run_rank(void *context) {
+  rank_thread *r = context;
+  dil_rank_options o = DIL_RANK_OPTIONS_INIT;
+  dil_rank *rank = NULL;
+  o.meet = r->s->meet;
+  o.rank = r->rank;
+  o.ranks = RANKS;
+  o.layout = r->s->layout;
+  r->status = dil_rank_new(r->s->kernel, &o, &rank);
+  if (!r->status) r->status = call_both(r, rank);
+  snprintf(r->text, sizeof r->text, "%s", dil_last_error());
+  dil_rank_free(rank);
+  return NULL;
+}
+
+/* ---- against the whole --------------------------------------------------- */
+
+static void expect_close(float found, float wanted, const char *what, int at) {
+  ck_assert_msg(fabsf(found - wanted) <= 2e-5f * (1 + fabsf(wanted)),
+                "%s %d: %g, not %g", what, at, (double)found, (double)wanted);
+}
+
+static void compare_rank(const rank_thread *r) {
+  for (int i = 0; i < PARTS; i++)
+    for (int64_t n = 0; n < r->own.rows; n++)
+      for (int64_t h = 0; h < heads_of[i]; h++)
+        for (int64_t d = 0; d < width_of(i); d++)
+          expect_close(*element(&r->own, i, n, h, d),
+                       *element(&r->s->whole, i, r->position[n], h, d), "part",
+                       i);
+  for (int h = 0; h < HEADS; h++)
+    expect_close(r->own.d_slopes[h], r->s->whole.d_slopes[h], "slope of head",
+                 h);
+}
+
+static void scene_open(rank_scene *s, int64_t rows, int32_t layout) {
+  uint32_t seed = 1;
+  *s = (rank_scene){.kernel = host_kernel(NULL, text),
+               .sizes = {1, rows, rows},
+               .layout = layout};
+  snprintf(s->meet, sizeof s->meet, "/tmp/test_ranks.%d.%d", (int)getpid(),
+           (int)layout);
+  tensors_make(&s->whole, rows);
+  for (int i = 0; i < PARTS; i++)
+    for (int64_t n = 0; n < rows * heads_of[i] * width_of(i) && is_given(i);
+         n++) {
+      seed = seed * 1664525u + 1013904223u;
+      s->whole.at[i][n] = (float)(seed >> 8) / (float)(1 << 23) - 1;
+    }
+  const dil_arguments a = arguments_of(&s->whole);
+  const dil_gradients g = gradients_of(&s->whole, &a);
+  host_must(dil_kernel_run(s->kernel, &a));
+  host_must(dil_kernel_backward(s->kernel, &g));
+}
+
+static void ranks_agree(int64_t rows, int32_t layout) {
+  rank_scene s;
+  rank_thread ranks[RANKS];
+  scene_open(&s, rows, layout);
+  memset(ranks, 0, sizeof ranks);
+  for (int32_t i = 0; i < RANKS; i++) {
+    ranks[i].s = &s;
+    ranks[i].rank = i;
+    ck_assert(!pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]));
+  }
+  for (int32_t i = 0; i < RANKS; i++) pthread_join(ranks[i].thread, NULL);
+  for (int32_t i = 0; i < RANKS; i++) {
+    ck_assert_msg(!ranks[i].status, "rank %d: %s", i, ranks[i].text);
+    compare_rank(&ranks[i]);
+    tensors_free(&ranks[i].own);
+  }
+  tensors_free(&s.whole);
+}
+
+START_TEST(ranks_are_the_whole) {
+  ranks_agree(ROWS_MOST, _i);
+}
+END_TEST
+
+/* Some ranks have no rows, and their tensors no memory. */
+START_TEST(so_are_ranks_without_rows) {
+  ranks_agree(2, _i);
+  ranks_agree(1, _i);
+}
+END_TEST
+
+int main(void) {
+  host_modules();
+  Suite *suite = suite_create("ranks");
+  TCase *tests = tcase_create("ranks");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, ranks_are_the_whole, 0, DIL_RANKS_STRIPED + 1);
+  tcase_add_loop_test(tests, so_are_ranks_without_rows, 0,
+                      DIL_RANKS_STRIPED + 1);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}
