@@ -356,6 +356,7 @@ fuzz-long: all $(fuzzer)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED) --backward
 	$(fuzzer) --count 3000 --seed $(FUZZ_SEED) --ring
+	$(fuzzer) --count 2000 --seed $(FUZZ_SEED) --choices
 	FORMS_ROUNDS=1000000 $(BUILD)/tests/test_forms
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \

@@ -101,11 +101,12 @@ static statement *block(statement *s, statement_list children) {
   return s;
 }
 
-/* The lists that a table is made of: names of two inputs. */
+/* The lists that a table is made of: names of two inputs, or of one list of
+ * keys, the other being NULL. */
 static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
                              span cols_at, const char *cols) {
   return plain(r, WORD_FROM, rows_at, term_name(r, rows_at, rows),
-               term_name(r, cols_at, cols));
+               cols ? term_name(r, cols_at, cols) : NULL);
 }
 }
 
@@ -126,7 +127,7 @@ static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
 %token SEGMENT "segment" DILATION "dilation" CAUSAL "causal" PHASE "phase"
 %token CYCLE "cycle" BLOCK "block" WINDOW "window" MASK "mask" SCORE "score"
 %token SINK "sink" KEEP "keep" FROM "from" TOP "top" MASS "mass" BY "by"
-%token GRID "grid" NEIGHBORHOOD "neighborhood" SHARED "shared"
+%token GRID "grid" NEIGHBORHOOD "neighborhood" SHARED "shared" KEYS "keys"
 %token DEVICES "devices" RING "ring" BATCH "batch" TIMEOUT "timeout"
 %token LAYOUT "layout" CONTIGUOUS "contiguous" ZIGZAG "zigzag"
 %token STRIPED "striped" LINK "link" THREAD "thread" MPI "mpi"
@@ -242,6 +243,11 @@ pattern_statement:
     named($$, $name, @name)->args = $dimensions;
     $$->child = from_lists(r, @rows, $rows, @cols, $cols);
   }
+| "input" NAME[name] ':' element_type '[' dimensions ']' "from" NAME[list] ';' {
+    $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
+    named($$, $name, @name)->args = $dimensions;
+    $$->child = from_lists(r, @list, $list, @list, NULL);
+  }
 | "grid" expr ';' { $$ = gridded(r, WORD_GRID, @1, alone($2)); /* refused */ }
 | "grid" extents ';' { $$ = gridded(r, WORD_GRID, @1, $2); }
 | "dropout" expr ';' { $$ = plain(r, WORD_DROPOUT, @1, $2, NULL); }
@@ -285,6 +291,7 @@ branch_statement:
 | "segment" expr ';' { $$ = plain(r, WORD_SEGMENT, @1, $2, NULL); }
 | "dilation" expr ';' { $$ = plain(r, WORD_DILATION, @1, $2, NULL); }
 | "heads" expr ".." expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, $4); }
+| "keys" NAME ';' { $$ = named(statement_new(r, WORD_KEYS, @1), $2, @2); }
 | error ';' { $$ = NULL; yyerrok; }
 
 common:

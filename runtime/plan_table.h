@@ -67,6 +67,10 @@ typedef struct dil_branch {
    * the residue that is `shift` less: (t - j) mod dilation == shift. */
   bool each;
   int64_t shift;        /* 0 <= shift < dilation; 0 unless `each` */
+  /* The table of the list of keys that it sees, or -1; and the index of its
+   * predicate without that table, as `predicate`. A pass of this branch alone may
+   * visit the list. */
+  int32_t listed, rest;
   dil_reach reach;      /* where the table has a grid */
 } dil_branch;
 
@@ -146,13 +150,15 @@ typedef struct dil_input {
    * inputs hold them, and the sizes of its blocks. All 0: the call brings the
    * input. */
   uint8_t rows, cols;
+  bool keys;            /* of such a table: it has a byte for each key, and the
+                         * list of keys is `rows` and `cols` alike */
   int32_t query_block, block;
 } dil_input;
 
 /* Returns whether something that the call does not bring is the table of lists;
  * otherwise it is a list that a choice makes. */
 static inline bool dil_input_is_table(const dil_input *in) {
-  return in->rows != in->cols;
+  return in->rows != in->cols || in->keys;
 }
 
 /* The estimate of a choice of blocks: by the mean query of a block, by each of

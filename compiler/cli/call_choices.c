@@ -98,7 +98,8 @@ dil_status call_choices_take(call_setup *b) {
                                NULL);
       status = call_tensor_new(b, DIL_U8, table->rank, table->shape, table);
     }
-    if (!status) dil_lists_fill(rows, rows + 1, table);
+    if (!status)
+      dil_lists_fill(&p->input[c.rows + 2], rows, rows + 1, table);
   }
   return status;
 }

@@ -1,14 +1,15 @@
-/* call_lists.c - lists of blocks (`keep from rows, cols`) of a call.
+/* call_lists.c - lists of blocks (`keep from rows, cols`) or of keys (`keys cols`)
+ * of a call.
  *
  * In: the arrays of a call setup, or the word `random` in their place. Out:
- * random lists that hold about a tenth of the blocks; and the tables that lists
- * stand for, since counts of pairs read these. */
+ * random lists that hold about a tenth of the blocks or keys; and the tables that
+ * lists stand for, since counts of pairs read these. */
 #include "call_setup.h"
 #include "runtime/base/lists.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
 
-enum { SHARE = 10 }; /* one block in so many */
+enum { SHARE = 10 }; /* one block or key in so many */
 
 int32_t call_lists_of(const pattern *p, int32_t input) {
   for (int32_t made = p->input_count; made < pattern_reads(p); made++)
@@ -35,6 +36,7 @@ int64_t call_lists_length(const call_setup *b, int32_t input) {
   int32_t made = call_lists_of(b->pattern, input);
   if (made < 0) return 0;
   count_blocks(b, made, &queries, &keys);
+  if (b->pattern->input[made].keys) return random_length(keys);
   return queries * random_length(keys);
 }
 
@@ -50,7 +52,8 @@ bool call_lists_random(call_setup *b, int32_t input, uint32_t number) {
   if (made < 0) return false;
   dil_tensor *t = &b->inputs[input];
   int64_t queries, keys, count = dil_tensor_count(t);
-  bool rows = b->pattern->input[made].rows == input;
+  const dil_input *table = &b->pattern->input[made];
+  bool rows = table->rows == input && !table->keys;
   count_blocks(b, made, &queries, &keys);
   for (int64_t e = 0; e < count; e++) {
     int64_t start = e % (queries + 1) * random_length(keys);
@@ -75,7 +78,7 @@ dil_status call_lists_make(call_setup *b) {
     if (!status)
       status = call_tensor_new(b, DIL_U8, in->rank, b->inputs[made].shape,
                                &b->inputs[made]);
-    if (!status) dil_lists_fill(rows, cols, &b->inputs[made]);
+    if (!status) dil_lists_fill(in, rows, cols, &b->inputs[made]);
   }
   return status;
 }

@@ -344,7 +344,7 @@ const char *ast_name(ast_reader *r, span at, word *keyword) {
   for (word w = 1; w < WORD_COUNT; w++)
     if (!strcmp(name, word_text(w))) *keyword = w;
   bool late = *keyword == WORD_GRID || *keyword == WORD_NEIGHBORHOOD ||
-              *keyword == WORD_SHARED;
+              *keyword == WORD_SHARED || *keyword == WORD_KEYS;
   if (late && !r->begins) *keyword = WORD_NONE;
   return name;
 }

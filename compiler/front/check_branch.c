@@ -263,6 +263,7 @@ static void branch_finish(builder *w, branch *b, const statement *block,
     narrow_window(&s, w->own->of[WORD_WINDOW], b);
     narrow_window(&s, own->of[WORD_WINDOW], b);
   }
+  check_keys(&s, w->pattern, own->of[WORD_KEYS], b);
   b->sink = check_sinks(&s, block, &b->sink_count);
   b->shared = w->own->of[WORD_SHARED] || own->of[WORD_SHARED];
   check_shared(w, b, own->of[WORD_SHARED]);

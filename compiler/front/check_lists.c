@@ -16,14 +16,13 @@ static expr *dimension_of(const scope *s, span at, const char *name) {
   return expr_fold(s->c->arena, operand_tree(&inner, &o));
 }
 
-static bool is_dimension(const scope *s, const expr *dimension,
+bool check_is_dimension(const scope *s, const expr *dimension,
                          const char *name) {
   const expr *wanted = dimension_of(s, dimension->at, name);
   return wanted && expr_same(dimension, wanted);
 }
 
-/* The index of an input of the call, or -1 after an error. */
-static int32_t find_input(const scope *s, const pattern *p, const char *name,
+int32_t check_find_input(const scope *s, const pattern *p, const char *name,
                           span at) {
   const char *names[DIL_INPUT_MAX];
   for (int32_t k = 0; k < p->input_count; k++) {
@@ -44,7 +43,7 @@ static bool is_block_table(const scope *s, const pattern *p, int32_t index,
   for (int32_t axis = 0; axis < input->rank; axis++) {
     const expr *dimension = p->dimension[index][axis];
     const char *size = sizes[DIL_RANK_MAX - input->rank + axis];
-    if (dimension && !is_dimension(s, dimension, size)) return false;
+    if (dimension && !check_is_dimension(s, dimension, size)) return false;
   }
   return true;
 }
@@ -57,10 +56,8 @@ static expr *expr_node(arena *a, expr_op op, expr_type type, span at,
   return e;
 }
 
-/* NAME[bi, bj] != 0, with h and b before where the table has them. */
-expr *check_table_condition(const scope *s, const pattern *p, int32_t input,
-                            span at) {
-  static const char *const names[] = {"b", "h", "bi", "bj"};
+expr *check_table_read(const scope *s, const pattern *p, int32_t input,
+                       const char *const names[DIL_RANK_MAX], span at) {
   int32_t rank = p->input[input].rank;
   arena *a = s->c->arena;
   expr *read = expr_node(a, EXPR_INPUT, TYPE_I32, at, rank);
@@ -78,9 +75,16 @@ expr *check_table_condition(const scope *s, const pattern *p, int32_t input,
   return expr_fold(a, differs);
 }
 
+/* NAME[bi, bj] != 0, with h and b before where the table has them. */
+expr *check_table_condition(const scope *s, const pattern *p, int32_t input,
+                            span at) {
+  static const char *const names[] = {"b", "h", "bi", "bj"};
+  return check_table_read(s, p, input, names, at);
+}
+
 static expr *keep_table(const scope *s, const pattern *p,
                         const statement *from) {
-  int32_t input = find_input(s, p, from->name, from->name_at);
+  int32_t input = check_find_input(s, p, from->name, from->name_at);
   if (input < 0) return NULL;
   if (is_block_table(s, p, input, DIL_U8))
     return check_table_condition(s, p, input, from->name_at);
@@ -95,7 +99,7 @@ static expr *keep_table(const scope *s, const pattern *p,
 }
 
 int32_t check_gate(const scope *s, const pattern *p, const statement *by) {
-  int32_t input = find_input(s, p, by->name, by->name_at);
+  int32_t input = check_find_input(s, p, by->name, by->name_at);
   if (input < 0 || is_block_table(s, p, input, DIL_F32)) return input;
   check_error(s->c, by->name_at,
               "it is declared `f32[B, H, nbq, nb]`, `f32[H, nbq, nb]` or "
@@ -119,8 +123,8 @@ static bool are_lists(const scope *s, const pattern *p, int32_t rows,
     const char *size = leading[2 - last + axis];
     const expr *of_rows = p->dimension[rows][axis];
     const expr *of_cols = p->dimension[cols][axis];
-    if (!of_rows || !is_dimension(s, of_rows, size)) return false;
-    if (!of_cols || !is_dimension(s, of_cols, size)) return false;
+    if (!of_rows || !check_is_dimension(s, of_rows, size)) return false;
+    if (!of_cols || !check_is_dimension(s, of_cols, size)) return false;
   }
   if (!blocks || !p->dimension[rows][last]) return false;
   arena *a = s->c->arena;
@@ -146,11 +150,10 @@ static bool check_lists(const scope *s, const pattern *p, const statement *from,
   return false;
 }
 
-/* A name that nothing else has: rows_cols. */
-static const char *made_name(const scope *s, const pattern *p, int32_t rows,
-                             int32_t cols) {
-  const char *name = arena_print(s->c->arena, "%s_%s", p->input[rows].name,
-                                 p->input[cols].name);
+const char *check_made_name(const scope *s, const pattern *p, int32_t rows,
+                            const char *end) {
+  const char *name =
+      arena_print(s->c->arena, "%s_%s", p->input[rows].name, end);
   for (int32_t k = 0; k < pattern_reads(p); k++)
     if (!strcmp(p->input[k].name, name)) {
       name = arena_print(s->c->arena, "%s_", name);
@@ -180,7 +183,8 @@ static int32_t made_table(const scope *s, pattern *p, const statement *from,
                 DIL_INPUT_MAX);
     return -1;
   }
-  p->input[at] = (dil_input){.name = made_name(s, p, rows, cols),
+  p->input[at] = (dil_input){.name = check_made_name(s, p, rows,
+                                                     p->input[cols].name),
                              .dtype = DIL_U8,
                              .rank = lists->rank + 1,
                              .rows = (uint8_t)rows,
@@ -201,8 +205,8 @@ expr *check_keep_from(const scope *s, pattern *p, const statement *from,
   if (!from->child) return keep_table(s, p, from);
   const term *last = argument(from->child, 1);
   k->cols = last->name;
-  int32_t rows = find_input(s, p, from->name, from->name_at);
-  int32_t cols = find_input(s, p, last->name, last->at);
+  int32_t rows = check_find_input(s, p, from->name, from->name_at);
+  int32_t cols = check_find_input(s, p, last->name, last->at);
   if (rows < 0 || cols < 0) return NULL;
   int32_t table = made_table(s, p, from, rows, cols);
   return table < 0 ? NULL : check_table_condition(s, p, table, from->name_at);
@@ -222,8 +226,12 @@ static int32_t counted_block(const expr *e) {
 void check_made_table(const scope *s, pattern *p, const statement *given) {
   const term *first = argument(given->child, 0);
   const term *second = argument(given->child, 1);
-  int32_t rows = find_input(s, p, first->name, first->at);
-  int32_t cols = find_input(s, p, second->name, second->at);
+  if (!second) {
+    check_made_keys(s, p, given);
+    return;
+  }
+  int32_t rows = check_find_input(s, p, first->name, first->at);
+  int32_t cols = check_find_input(s, p, second->name, second->at);
   int32_t at = pattern_reads(p), rank = given->args.count;
   if (rows < 0 || cols < 0) return;
   int32_t axis = 0;

@@ -326,6 +326,7 @@ static bool block_reads(const statement *block, const char *input) {
     if (s->word == WORD_KEEP && s->choice == WORD_FROM &&
         !strcmp(s->name, input))
       return true;
+    if (s->word == WORD_KEYS && !strcmp(s->name, input)) return true;
     if (chooses_by(s, input)) return true;
     term_kind kind = s->word == WORD_FROM ? TERM_NAME : TERM_INDEX;
     for (const term *t = s->args.first; t; t = t->next)

@@ -190,6 +190,22 @@ void check_choice_numbers(const scope *s, pattern *p, const statement *given,
                           keep *k);
 /* All choices of blocks, after the branches are known; the first `shared kv`. */
 void check_choices(const scope *s, pattern *p, const statement *shared);
+/* check_keys.c: `keys NAME;` of a branch, which adds a table of the list's keys to
+ * the pattern and a mask to the branch; NULL: there is none. */
+void check_keys(const scope *s, pattern *p, const statement *given, branch *b);
+/* An input that is declared `from list`; its name and dimensions are known. */
+void check_made_keys(const scope *s, pattern *p, const statement *given);
+/* The index of an input of the call, or -1 after an error. */
+int32_t check_find_input(const scope *s, const pattern *p, const char *name,
+                         span at);
+/* Returns whether a dimension of an input is this name. */
+bool check_is_dimension(const scope *s, const expr *dimension, const char *name);
+/* A name for a table that is made of inputs; nothing else has it. */
+const char *check_made_name(const scope *s, const pattern *p, int32_t rows,
+                            const char *end);
+/* Reads the table at these coordinates, of which it has the last: input[..] != 0. */
+expr *check_table_read(const scope *s, const pattern *p, int32_t input,
+                       const char *const names[DIL_RANK_MAX], span at);
 /* An input that is declared `from rows, cols`, as patterns are printed. */
 void check_made_table(const scope *s, pattern *p, const statement *given);
 /* check_each.c: whether a phase statement, if any, is `phase each`, which then is

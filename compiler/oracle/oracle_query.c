@@ -118,6 +118,14 @@ static bool is_listed(const dil_tensor *rows, const dil_tensor *cols,
   return false;
 }
 
+/* Returns whether a list holds key `j`: entry by entry. */
+static bool is_listed_key(const dil_tensor *list, const int32_t *at, int64_t j) {
+  if (j < 0) return false;
+  for (int64_t e = 0; e < list->shape[list->rank - 1]; e++)
+    if (read_line(list, at, e) == j) return true;
+  return false;
+}
+
 /* Input `index`, or a list that a choice made. */
 static const dil_tensor *array_of(const oracle_query *r, int32_t index) {
   int32_t own = r->pattern->input_count;
@@ -131,8 +139,12 @@ static value read_input_element(void *context, int32_t index,
   const oracle_query *r = context;
   if (index >= r->pattern->input_count) { /* a table that lists stand for */
     const dil_input *made = &r->pattern->input[index];
-    bool kept = is_listed(array_of(r, made->rows), array_of(r, made->cols), at,
-                          at[made->rank - 2], at[made->rank - 1]);
+    int32_t last = made->rank - 1;
+    bool kept =
+        made->keys
+            ? is_listed_key(array_of(r, made->rows), at, at[last])
+            : is_listed(array_of(r, made->rows), array_of(r, made->cols), at,
+                        at[last - 1], at[last]);
     return (value){kept, kept};
   }
   const dil_tensor *x = &r->call->inputs[index];

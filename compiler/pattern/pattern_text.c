@@ -330,8 +330,9 @@ static void print_input(const pattern_printer *p, int32_t index) {
   pattern_print_shape(p->pattern, index, p->out);
   fprintf(p->out, "]%s", input->gradient ? " gradient" : "");
   if (index >= p->pattern->input_count)
-    fprintf(p->out, " from %s, %s", p->pattern->input[input->rows].name,
-            p->pattern->input[input->cols].name);
+    fprintf(p->out, " from %s", p->pattern->input[input->rows].name);
+  if (input->rows != input->cols)
+    fprintf(p->out, ", %s", p->pattern->input[input->cols].name);
   fputs(";\n", p->out);
 }
 

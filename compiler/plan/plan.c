@@ -151,6 +151,37 @@ static dil_reach reach_of(const planner *pl, const branch *b) {
   return out;
 }
 
+/* Returns whether a mask is what `keys NAME` stands for: TABLE[.., h, j] != 0. */
+static bool is_key_list(const pattern *p, const expr *mask) {
+  static const expr_op names[] = {EXPR_B_, EXPR_H_, EXPR_J_};
+  const expr *read = mask->op == EXPR_NE ? mask->arg[0] : NULL;
+  if (!read || read->op != EXPR_INPUT || !p->input[read->integer].keys ||
+      mask->arg[1]->op != EXPR_INT || mask->arg[1]->integer)
+    return false;
+  for (int32_t axis = 0; axis < read->count; axis++)
+    if (read->arg[axis]->op != names[3 - read->count + axis]) return false;
+  return true;
+}
+
+/* The list of keys that a branch sees, which a pass of its own may visit. */
+static void find_list(planner *pl, const branch *b, dil_branch *out) {
+  const pattern *p = pl->plan->pattern;
+  branch without = *b;
+  int32_t m = 0;
+  bool whole = b->segment == 0 && b->dilation == 1 && !branch_has_each(b) &&
+               !p->grid.axes;
+  bool room = 2 * p->branch_count <= DIL_PART_MAX; /* for predicates */
+  while (m < b->mask_count && !is_key_list(p, b->mask[m])) m++;
+  out->listed = out->rest = -1;
+  if (!whole || !room || m == b->mask_count) return;
+  without.mask = ARENA_ARRAY(pl->arena, expr *, b->mask_count);
+  without.mask_count = 0;
+  for (int32_t k = 0; k < b->mask_count; k++)
+    if (k != m) without.mask[without.mask_count++] = b->mask[k];
+  out->listed = (int32_t)b->mask[m]->arg[0]->integer;
+  out->rest = predicate_of(pl, &without);
+}
+
 static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
   *out = (dil_branch){.segment = b->segment,
                       .dilation = b->dilation,
@@ -162,6 +193,7 @@ static void fill_branch(planner *pl, const branch *b, dil_branch *out) {
                       .each = branch_has_each(b),
                       .shift = b->shift,
                       .reach = reach_of(pl, b)};
+  find_list(pl, b, out);
 }
 
 /* Finds the forms of all chains, for the widest window of the branches. */
@@ -197,9 +229,9 @@ static void fill_tables(planner *pl, const pattern *p) {
   dil_input *inputs = ARENA_ARRAY(pl->arena, dil_input, pattern_reads(p) + 1);
   t->branches = branches;
   t->inputs = inputs;
-  t->predicates = ARENA_ARRAY(pl->arena, dil_predicate, n);
+  t->predicates = ARENA_ARRAY(pl->arena, dil_predicate, 2 * n);
   t->passes = ARENA_ARRAY(pl->arena, dil_pass, n);
-  pl->plan->predicate = ARENA_ARRAY(pl->arena, expr *, n);
+  pl->plan->predicate = ARENA_ARRAY(pl->arena, expr *, 2 * n);
   pl->plan->chain = ARENA_ARRAY(pl->arena, expr **, n);
   fill_sizes(pl, p);
   t->tile_keys = tile_keys_of(p);
@@ -243,12 +275,20 @@ static bool is_detached(const plan *p) {
          !(p->force & FORCE_FUSE);
 }
 
+/* A branch that sees the keys of a list visits these alone in its own pass. */
+static bool has_list(const dil_table *t, uint64_t branches) {
+  for (; branches; branches &= branches - 1)
+    if (t->branches[__builtin_ctzll(branches)].listed >= 0) return true;
+  return false;
+}
+
 static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
   const dil_table *t = &pl->plan->table;
   if (is_apart(t) || is_detached(pl->plan) || pl->plan->force & FORCE_CHAIN ||
       !partition_heads(t, pass, b))
     return false;
   bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
+  if (!whole && has_list(t, pass | 1ull << b)) return false;
   return whole || walk_fills_tiles(t, pass | 1ull << b);
 }
 

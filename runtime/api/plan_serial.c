@@ -119,6 +119,8 @@ static void branch_fields(codec *c, dil_branch *b) {
   FIELD(c, b->chain);
   codec_flag(c, &b->each);
   FIELD(c, b->shift);
+  FIELD(c, b->listed);
+  FIELD(c, b->rest);
   reach_fields(c, &b->reach);
 }
 
@@ -148,6 +150,7 @@ static void input_fields(codec *c, dil_input *in) {
   FIELD(c, in->apart);
   FIELD(c, in->rows);
   FIELD(c, in->cols);
+  codec_flag(c, &in->keys);
   FIELD(c, in->query_block);
   FIELD(c, in->block);
 }
@@ -283,13 +286,22 @@ static bool reach_holds(const dil_table *t, const dil_reach *r) {
   return true;
 }
 
+/* A list of keys is visited where no segment or residue leaves some out. */
+static bool listed_holds(const dil_table *t, const dil_branch *b) {
+  if (b->listed == -1) return b->rest == -1;
+  return is_within(b->listed, t->input_count, dil_table_reads(t) - 1) &&
+         t->inputs[b->listed].keys && b->segment == 0 && b->dilation == 1 &&
+         is_within(b->rest, -1, t->predicate_count - 1);
+}
+
 static bool branch_holds(const dil_table *t, const dil_branch *b) {
   bool good = reach_holds(t, &b->reach) && b->segment >= 0 && b->dilation >= 1 &&
               is_within(b->head_first, 0, t->heads) &&
               is_within(b->head_last, b->head_first - 1, t->heads - 1) &&
               is_within(b->predicate, -1, t->predicate_count - 1) &&
               is_within(b->chain, 0, t->chain_count - 1) &&
-              is_within(b->shift, 0, b->each ? b->dilation - 1 : 0);
+              is_within(b->shift, 0, b->each ? b->dilation - 1 : 0) &&
+              listed_holds(t, b);
   for (int32_t h = 0; good && h < t->heads; h++)
     good = is_within(b->phase[h], 0, b->dilation - 1);
   return good;
@@ -328,13 +340,23 @@ static bool choice_holds(const dil_table *t, const dil_choice *c) {
            t->inputs[c->gate].rank >= 2));
 }
 
+/* A table of the keys of a list has as many dimensions as the list. */
+static bool key_table_holds(const dil_table *t, int32_t index) {
+  const dil_input *in = &t->inputs[index];
+  return in->dtype == DIL_U8 && in->rows == in->cols &&
+         in->rows < t->input_count && t->inputs[in->rows].dtype == DIL_I32 &&
+         t->inputs[in->rows].rank == in->rank;
+}
+
 /* A table that is made of lists has one dimension more than they. */
 static bool input_holds(const dil_table *t, int32_t index) {
   const dil_input *in = &t->inputs[index];
   bool good = is_within(in->dtype, 0, DIL_DTYPE_COUNT - 1) &&
               is_within(in->rank, 1, DIL_RANK_MAX);
-  if (index < t->input_count) return good && !in->rows && !in->cols;
+  if (index < t->input_count)
+    return good && !in->rows && !in->cols && !in->keys;
   good = good && in->query_block > 0 && in->block > 0;
+  if (in->keys) return good && key_table_holds(t, index);
   if (!in->rows && !in->cols) return good && in->dtype == DIL_I32 && in->rank == 3;
   good = good && in->dtype == DIL_U8 && in->rows != in->cols && in->rank >= 2 &&
          in->rows < index && in->cols < index;

@@ -1,8 +1,9 @@
-/* lists.c - lists of blocks become a table, once a call.
+/* lists.c - lists of blocks, or of keys, become a table, once a call.
  *
- * In: the arrays of a call in the form CSR. Out: a byte for each pair of a query
- * block and a key block, 1 where the lists hold it; or an error that says which
- * entry is none. The order of entries and their number do not matter. */
+ * In: the arrays of a call in the form CSR, or a list of keys. Out: a byte for each
+ * pair of a query block and a key block, or for each key, 1 where the lists hold it;
+ * or an error that says which entry is none. The order of entries and their number
+ * do not matter. */
 #include "lists.h"
 #include "status.h"
 #include <string.h>
@@ -36,10 +37,11 @@ static lists_line line_of(const dil_tensor *rows, const dil_tensor *cols,
       .entries = cols->shape[last]};
 }
 
-static int64_t line_count(const dil_tensor *blocks) {
+/* Lines of a table whose last `own` dimensions are of one line. */
+static int64_t line_count(const dil_tensor *table, int32_t own) {
   int64_t count = 1;
-  for (int32_t axis = 0; axis + 2 < blocks->rank; axis++)
-    count *= blocks->shape[axis];
+  for (int32_t axis = 0; axis + own < table->rank; axis++)
+    count *= table->shape[axis];
   return count;
 }
 
@@ -55,8 +57,10 @@ static void line_range(const lists_line *l, int64_t block, int64_t *first,
 dil_tensor dil_lists_table(const dil_input *made, const dil_tensor *rows,
                            int64_t M, void *data) {
   int64_t shape[DIL_RANK_MAX];
-  for (int32_t axis = 0; axis + 2 < made->rank; axis++)
+  for (int32_t axis = 0; axis < rows->rank; axis++)
     shape[axis] = rows->shape[axis];
+  shape[made->rank - 1] = M;
+  if (made->keys) return dil_tensor_make(data, DIL_U8, made->rank, shape);
   shape[made->rank - 2] = (M + made->query_block - 1) / made->query_block;
   shape[made->rank - 1] = (M + made->block - 1) / made->block;
   return dil_tensor_make(data, DIL_U8, made->rank, shape);
@@ -117,13 +121,34 @@ static dil_status check_row(const lists_line *l, int64_t line, int64_t block,
   return DIL_OK;
 }
 
+/* One key of a list; -1 and what is outside are none. */
+static int64_t key_at(const dil_tensor *list, int64_t line, int64_t entry) {
+  int64_t at = line_offset(list, line) + entry * list->stride[list->rank - 1];
+  return ((const int32_t *)list->data)[at];
+}
+
+static dil_status check_keys(const char *name, const dil_tensor *list,
+                             const dil_tensor *table) {
+  int64_t keys = table->shape[table->rank - 1];
+  for (int64_t line = 0; line < line_count(table, 1); line++)
+    for (int64_t e = 0; e < list->shape[list->rank - 1]; e++) {
+      int64_t key = key_at(list, line, e);
+      if (key >= -1 && key < keys) continue;
+      return dil_fail(DIL_USAGE, "entry %lld of input '%s' (line %lld) is %lld, "
+                      "and the keys are 0..%lld; -1 is none", (long long)e, name,
+                      (long long)line, (long long)key, (long long)keys - 1);
+    }
+  return DIL_OK;
+}
+
 dil_status dil_lists_check(const dil_input *made, const dil_input *inputs,
                            const dil_tensor *rows, const dil_tensor *cols,
                            const dil_tensor *blocks) {
+  if (made->keys) return check_keys(inputs[made->rows].name, rows, blocks);
   const char *of_rows = inputs[made->rows].name;
   const char *of_cols = inputs[made->cols].name;
   dil_status status = DIL_OK;
-  for (int64_t line = 0; line < line_count(blocks); line++) {
+  for (int64_t line = 0; line < line_count(blocks, 2); line++) {
     lists_line l = line_of(rows, cols, blocks, line);
     for (int64_t block = 0; block < l.queries && !status; block++)
       status = check_row(&l, line, block, of_rows, of_cols);
@@ -136,6 +161,9 @@ dil_status dil_lists_refuse(const dil_table *table, int32_t made) {
   if (!dil_input_is_table(in) || in->rows >= table->input_count)
     return dil_fail(DIL_UNSUPPORTED, "blocks chosen by their scores (`keep top`, "
                     "`keep mass`) do not go with ranks, chunks or packed calls");
+  if (in->keys)
+    return dil_fail(DIL_UNSUPPORTED, "keys by a list ('%s') do not go with ranks, "
+                    "chunks or packed calls", table->inputs[in->rows].name);
   return dil_fail(DIL_UNSUPPORTED, "lists of blocks ('%s', '%s') do not go with "
                   "ranks, chunks or packed calls: a table goes with the first "
                   "two",
@@ -154,10 +182,26 @@ static void fill_row(const lists_line *l, int64_t block, uint8_t *row) {
   }
 }
 
-void dil_lists_fill(const dil_tensor *rows, const dil_tensor *cols,
-                    const dil_tensor *blocks) {
+static void fill_keys(const dil_tensor *list, const dil_tensor *table) {
+  int64_t keys = table->shape[table->rank - 1];
+  uint8_t *row = table->data;
+  for (int64_t line = 0; line < line_count(table, 1); line++, row += keys) {
+    memset(row, 0, (size_t)keys);
+    for (int64_t e = 0; e < list->shape[list->rank - 1]; e++) {
+      int64_t key = key_at(list, line, e);
+      if (key >= 0 && key < keys) row[key] = 1;
+    }
+  }
+}
+
+void dil_lists_fill(const dil_input *made, const dil_tensor *rows,
+                    const dil_tensor *cols, const dil_tensor *blocks) {
   uint8_t *row = blocks->data;
-  for (int64_t line = 0; line < line_count(blocks); line++) {
+  if (made->keys) {
+    fill_keys(rows, blocks);
+    return;
+  }
+  for (int64_t line = 0; line < line_count(blocks, 2); line++) {
     lists_line l = line_of(rows, cols, blocks, line);
     for (int64_t block = 0; block < l.queries; block++, row += l.keys)
       fill_row(&l, block, row);

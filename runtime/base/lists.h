@@ -1,7 +1,9 @@
-/* lists.h - lists of blocks and the table that they stand for.
+/* lists.h - lists of blocks, or of keys, and the table that they stand for.
  *
  * Lists are in the form CSR: the key blocks of query block r are cols[rows[r]],
- * ..., cols[rows[r + 1] - 1], in any order and any number of times. */
+ * ..., cols[rows[r + 1] - 1], in any order and any number of times. A list of keys
+ * holds those of a head, likewise; -1 is none. Where functions take rows and cols,
+ * it is both. */
 #ifndef DIL_RUNTIME_BASE_LISTS_H
 #define DIL_RUNTIME_BASE_LISTS_H
 
@@ -11,10 +13,10 @@
 DIL_API dil_tensor dil_lists_table(const dil_input *made,
                                    const dil_tensor *rows, int64_t M,
                                    void *data);
-/* DIL_USAGE where an entry is no block of the table or a row is no part of
+/* DIL_USAGE where an entry is no block, or key, of the table or a row is no part of
  * `cols`; the message names the inputs, of which `made` is the table. rows is i32
- * [.., nbq + 1] and cols i32 [.., *], both readable. blocks is u8 [.., nbq, nb], of
- * which only the shape is read. */
+ * [.., nbq + 1] and cols i32 [.., *], both readable. blocks is u8 [.., nbq, nb], or
+ * [.., M], of which only the shape is read. */
 DIL_API dil_status dil_lists_check(const dil_input *made,
                                    const dil_input *inputs,
                                    const dil_tensor *rows,
@@ -30,9 +32,9 @@ DIL_API dil_status dil_choice_check(const dil_table *table, const dil_call *call
                                     int32_t index, const dil_tensor *list);
 /* DIL_UNSUPPORTED: ranks, chunks and packed calls take no lists. */
 DIL_API dil_status dil_lists_refuse(const dil_table *table, int32_t made);
-/* Writes 1 to the blocks that the lists hold and 0 to all others of a row-major
- * table. Entries outside it are left out. */
-DIL_API void dil_lists_fill(const dil_tensor *rows, const dil_tensor *cols,
-                            const dil_tensor *blocks);
+/* Writes 1 to the blocks, or keys, that the lists hold and 0 to all others of a
+ * row-major table. Entries outside it are left out. */
+DIL_API void dil_lists_fill(const dil_input *made, const dil_tensor *rows,
+                            const dil_tensor *cols, const dil_tensor *blocks);
 
 #endif

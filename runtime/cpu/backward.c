@@ -274,7 +274,8 @@ static dil_status run_all(cpu_gradient_run *g, char *memory) {
   cpu_backward_layout l = lay_out(g);
   bool keys = turns_of_keys(g) > 1;
   dil_status status = DIL_OK;
-  if (l.sums > l.bounds) input_bounds_fill(r, memory + l.bounds);
+  if (l.sums > l.bounds) status = input_bounds_fill(r, memory + l.bounds);
+  if (status) return status;
   g->dq = target_of(&g->call->dq, g->dq.add, memory + l.dq);
   g->dk = target_of(&g->call->dk, keys, memory + l.dk);
   g->dv = target_of(&g->call->dv, keys, memory + l.dv);

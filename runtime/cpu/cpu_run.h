@@ -31,6 +31,7 @@ typedef struct cpu_run {
   bool drop;
   dil_env_input inputs[DIL_INPUT_MAX];
   dil_tensor read[DIL_INPUT_MAX]; /* the inputs, and the tables made of them */
+  int32_t *listed[DIL_INPUT_MAX]; /* the keys of tables of keys, see key_list.c */
   const struct input_bounds *bounds; /* of the inputs; see input.c */
   /* f32 state of the heads that several passes touch, [B, N, H, Dv] and
    * [B, N, H]; of a shard's every head, and then that of the pass under way.

@@ -13,6 +13,7 @@
  * queries, those of dQ in the order of the keys and part by part, in all
  * cases: the bits do not depend on the number of threads. */
 #include "gradient.h"
+#include "key_list.h"
 #include "patch_tile.h"
 #include "tile_block.h"
 #include "runtime/base/arithmetic.h"
@@ -195,7 +196,6 @@ typedef void class_action(const gradient_pass *ps, gradient_worker *wk,
 static void each_class(const gradient_pass *ps, gradient_worker *wk,
                        const tile_block *bk, class_action *act) {
   walk w = tile_blocks_walk(&ps->blocks, bk->head);
-  dil_progression keys = cpu_run_key_progression(ps->of->run, bk->b);
   class_table *s = &wk->tile.streamed;
   int64_t base = 0;
   if (!w.served) return;
@@ -205,7 +205,7 @@ static void each_class(const gradient_pass *ps, gradient_worker *wk,
     act(ps, wk, bk, &(packed_range){.cell = all, .n1 = all.high});
     return;
   }
-  class_table_reset(s, &keys);
+  key_list_open(ps->of->run, ps->blocks.pass, bk->b, bk->head, s);
   for (int64_t at = bk->low; at < bk->high;) {
     segment_cell c = walk_cell(&w, at, bk->high);
     walk_classes(&w, c, s);
@@ -311,8 +311,7 @@ static void run_strip(const gradient_pass *ps, gradient_worker *wk,
   }
   dil_progression progression = cpu_run_queries(r, bk->b);
   class_table_reset(&tile->held, &progression);
-  progression = cpu_run_key_progression(r, bk->b);
-  class_table_reset(&tile->streamed, &progression);
+  key_list_open(r, ps->blocks.pass, bk->b, head, &tile->streamed);
   cpu_run_env_init(r, bk->b, head, &tile->env);
   tile_block_strip(&ps->blocks, bk, &tile->walk, strip, &from, &to);
   while (from < to) {

@@ -6,6 +6,7 @@
  * numbers can skip whole tiles. */
 #include "choose.h"
 #include "cpu.h"
+#include "key_list.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/documents.h"
 #include "runtime/base/lists.h"
@@ -130,7 +131,7 @@ static int64_t input_made_one(const dil_tensor *t) {
 
 /* Bytes of what is made, and what making it takes. */
 static int64_t input_made_bytes(const cpu_run *r) {
-  int64_t bytes = choose_bytes(r);
+  int64_t bytes = choose_bytes(r) + key_list_bytes(r);
   for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++)
     bytes += input_made_one(&r->read[i]);
   return bytes;
@@ -148,7 +149,7 @@ static dil_status input_make_tables(cpu_run *r, bool chosen) {
                               : dil_lists_check(in, r->table->inputs, rows,
                                                 cols, &r->read[i]);
     if (wrong) return wrong;
-    dil_lists_fill(rows, cols, &r->read[i]);
+    dil_lists_fill(in, rows, cols, &r->read[i]);
   }
   return DIL_OK;
 }
@@ -161,7 +162,9 @@ static dil_status input_make(cpu_run *r, char *memory) {
     memory += input_made_one(&r->read[i]);
   }
   dil_status status = input_make_tables(r, false);
-  if (!status) status = choose_run(r, memory);
+  if (status) return status;
+  key_list_fill(r, memory);
+  status = choose_run(r, memory + key_list_bytes(r));
   return status ? status : input_make_tables(r, true);
 }
 

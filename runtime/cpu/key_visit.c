@@ -167,18 +167,19 @@ typedef struct branch_groups {
   branch_group of[DIL_BRANCH_MAX];
 } branch_groups;
 
+/* `listed`: the keys are those of the branch's list. */
 static void branch_groups_add(branch_groups *g, const dil_branch *branch,
-                              uint64_t bit) {
+                              bool listed, uint64_t bit) {
+  int32_t predicate = listed ? branch->rest : branch->predicate;
   for (int32_t i = 0; i < g->count; i++)
-    if (g->of[i].predicate == branch->predicate &&
+    if (g->of[i].predicate == predicate &&
         g->of[i].chain == branch->chain) {
       g->of[i].copies++;
       g->of[i].branches |= bit;
       return;
     }
-  uint8_t cover = branch->predicate < 0 ? DIL_FULL : DIL_PARTIAL;
-  g->of[g->count++] =
-      (branch_group){branch->predicate, branch->chain, 1, bit, cover};
+  uint8_t cover = predicate < 0 ? DIL_FULL : DIL_PARTIAL;
+  g->of[g->count++] = (branch_group){predicate, branch->chain, 1, bit, cover};
 }
 
 static dil_cover window_cover(const dil_predicate *p, int64_t t0, int64_t t1,
@@ -407,7 +408,7 @@ void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
   branch_groups g = {0};
   for (uint64_t rest = branches; rest; rest &= rest - 1)
     branch_groups_add(&g, &wk->run->table->branches[__builtin_ctzll(rest)],
-                      rest & -rest);
+                      wk->streamed.listed >= 0, rest & -rest);
   int64_t step = key_tile_step(wk, &g, keys.n1 - keys.n0), end = keys.n1;
   int64_t most = packed_range_rows(wk, step);
   for (; keys.n0 < end; keys.n0 = keys.n1) {

@@ -1,6 +1,7 @@
 /* tile_block.c - where the blocks of a pass and their strips stand; see
  * tile_block.h. */
 #include "tile_block.h"
+#include "key_list.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 
@@ -22,6 +23,7 @@ static bool heads_agree(const dil_table *table, const dil_pass *pass,
 
 static bool can_share(const dil_table *table, const dil_pass *pass) {
   int32_t group = table->heads / table->kv_heads;
+  if (key_list_is_of_heads(table, pass)) return group == 1;
   for (int32_t h = 0; h < table->heads; h++)
     if (!heads_agree(table, pass, h, h / group * group)) return false;
   return true;
@@ -69,6 +71,8 @@ static void count_packed_rows(tile_blocks *of) {
   int64_t classes = minimum(of->pass->period, of->span + 1);
   of->packed_classes = cells * (each ? classes : minimum(classes, 1 << 8));
   of->rows = minimum(selected, of->span);
+  int64_t listed = key_list_room(of->run, of->pass);
+  if (listed >= 0) of->rows = minimum(of->rows, listed);
   of->packed_rows = of->rows + of->packed_classes * (code->pack - 1) +
                     code->key_block + 2;
 }

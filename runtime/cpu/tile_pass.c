@@ -5,6 +5,7 @@
  * block, its packing and then its strips of queries; packing runs one block
  * ahead, and an item waits only for items before it. What a tile computes
  * depends on the shape of the call alone, never on threads or timing. */
+#include "key_list.h"
 #include "patch_tile.h"
 #include "tile_block.h"
 #include "runtime/arch.h"
@@ -215,8 +216,7 @@ static void block_pack_item(const tile_pass *ts, int64_t index, int64_t chunk,
   block_buffer *buffer = buffer_of(ts, index);
   counter_wait(&buffer->done, generation_of(ts, index) * ts->strips);
   if (bk.first < bk.last && walk_served(ts->of.run->table, ts->of.pass, bk.head)) {
-    dil_progression keys = cpu_run_key_progression(ts->of.run, bk.b);
-    class_table_reset(&wk->streamed, &keys);
+    key_list_open(ts->of.run, ts->of.pass, bk.b, bk.head, &wk->streamed);
     block_pack_chunk(ts, &bk, index, chunk, wk);
   }
   atomic_fetch_add_explicit(&buffer->packed, 1, memory_order_release);
@@ -272,8 +272,7 @@ static void strip_compute(const tile_pass *ts, const tile_block *bk,
   if (!wk->walk.served) return;
   dil_progression progression = cpu_run_queries(ts->of.run, bk->b);
   class_table_reset(&wk->held, &progression);
-  progression = cpu_run_key_progression(ts->of.run, bk->b);
-  class_table_reset(&wk->streamed, &progression);
+  key_list_open(ts->of.run, ts->of.pass, bk->b, head, &wk->streamed);
   int64_t from, to;
   cpu_run_env_init(ts->of.run, bk->b, head, &wk->env);
   wk->finish = cpu_run_finish(ts->of.run, head);

@@ -14,7 +14,8 @@ size_t class_table_size(int64_t period) {
 }
 
 void class_table_init(class_table *s, int64_t period, void *memory) {
-  *s = (class_table){.period = period, .step = 1, .residue = memory};
+  *s = (class_table){.period = period, .step = 1, .residue = memory,
+                     .listed = -1};
   s->branches = (uint64_t *)(s->residue + DIL_BRANCH_MAX);
   s->first = (int32_t *)(s->branches + period);
   s->offset = s->first + period + 1;
@@ -24,6 +25,21 @@ void class_table_reset(class_table *s, const dil_progression *progression) {
   s->count = 0;
   s->step = progression->step;
   s->origin = progression->first;
+}
+
+/* A period that no cell reaches makes the list one period's offsets. */
+void class_table_list(class_table *s, int32_t *positions, int32_t count) {
+  s->listed = count;
+  s->offset = positions;
+  s->period = INT32_MAX;
+}
+
+/* The one class of a list. */
+static void class_table_classify_list(class_table *s, uint64_t branches) {
+  s->count = 1;
+  s->branches[0] = branches;
+  s->first[0] = 0;
+  s->first[1] = s->listed;
 }
 
 /* A pass fills tiles while its period is at most this, and the shortest segment
@@ -177,6 +193,10 @@ static int64_t walk_modulus(const dil_table *table, uint64_t branches) {
 
 void walk_classes(const walk *w, segment_cell c, class_table *s) {
   uint64_t served = walk_living(w, c);
+  if (s->listed >= 0) {
+    class_table_classify_list(s, served);
+    return;
+  }
   int64_t phase = floor_mod(s->origin - c.low, s->step);
   bool same = s->count > 0 && served == s->served && phase == s->phase;
   for (uint64_t rest = served; rest; rest &= rest - 1) {

@@ -51,6 +51,8 @@ typedef struct class_table {
   uint64_t *branches; /* [period] by class */
   int32_t *first;     /* [period + 1] */
   int32_t *offset;    /* [period] */
+  int32_t listed;     /* rows of a list, which are one class: `offset` holds them;
+                       * -1: there is no list */
 } class_table;
 
 typedef struct segment_cell {
@@ -72,6 +74,9 @@ size_t class_table_size(int64_t period);
 void class_table_init(class_table *s, int64_t period, void *memory);
 /* Forgets the cell; from now on the rows stand at the progression. */
 void class_table_reset(class_table *s, const dil_progression *progression);
+/* The rows are `count` positions, rising, which the branches select. A table that
+ * had a list once always has one. A position more must be readable. */
+void class_table_list(class_table *s, int32_t *positions, int32_t count);
 /* The least common multiple of the dilations of these branches. */
 int64_t walk_period(const dil_table *table, uint64_t branches);
 /* Whether tiles of query rows fill well when these branches share a pass. */

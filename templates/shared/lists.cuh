@@ -1,13 +1,33 @@
-/* lists.cuh - lists of blocks become the tables that they stand for, once a
- * call. A warp makes one row of a table: a query block of a batch row and head.
- * Entries may stand in any order and any number of times; those outside the
+/* lists.cuh - lists of blocks, or of keys, become the tables that they stand for,
+ * once a call. A warp makes one row of a table: a query block of a batch row and
+ * head, or all keys of a head. Entries may stand in any order and any number of times; those outside the
  * table are left out. */
 #ifndef DIL_TEMPLATES_SHARED_LISTS_H
 #define DIL_TEMPLATES_SHARED_LISTS_H
 #include "templates/shared/bounds.cuh"
 
+/* Row `row` of all rows of a table of keys. A key that stands twice is written
+ * twice, with one value. */
+DIL_INLINE void key_list_row(const dil_params &p, int made, long long row) {
+  const dil_device_input &table = p.input[made];
+  const dil_device_input &list = p.input[dil_inputs[made].rows];
+  int last = dil_inputs[made].rank - 1, lane = threadIdx.x & 31;
+  const int *entry = (const int *)list.data + row_offset(list, last + 1, row);
+  unsigned char *to = (unsigned char *)table.data + row * table.dim[last];
+  for (long long k = lane; k < table.dim[last]; k += 32) to[k] = 0;
+  __syncwarp();
+  for (long long e = lane; e < list.dim[last]; e += 32) {
+    int key = entry[e * list.stride[last]];
+    if (key >= 0 && key < table.dim[last]) to[key] = 1;
+  }
+}
+
 /* Row `row` of all rows of a table. */
 DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
+  if (dil_inputs[made].keys) {
+    key_list_row(p, made, row);
+    return;
+  }
   const dil_device_input &table = p.input[made];
   int rank = dil_inputs[made].rank, lane = threadIdx.x & 31;
   const dil_device_input &rows = p.input[dil_inputs[made].rows];
@@ -34,7 +54,8 @@ extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {
 #pragma unroll 1
   for (int i = 0; i < INPUTS; i++) {
     int rank = dil_inputs[i].rank;
-    if (dil_inputs[i].rows == dil_inputs[i].cols) continue;
+    if (dil_inputs[i].rows == dil_inputs[i].cols && !dil_inputs[i].keys)
+      continue;
     long long count = p.input[i].dim[rank - 1] ? 1 : 0;
 #pragma unroll 1
     for (int axis = 0; axis + 1 < rank; axis++) count *= p.input[i].dim[axis];

@@ -430,6 +430,52 @@ no_lists_in_chunks() {
 }
 is "lists do not go with --stream" no_lists_in_chunks
 
+# Keys by a list: random ones, and what the plan's text says of them.
+cat >"$TMP/keys.dil" <<'END'
+pattern keys {
+  heads 2; head_dim 16; dtype f32; causal;
+  input vertical : i32[H, *];
+  branch near { window 31, 0; }
+  branch { keys vertical; mask i - j >= 32; }
+}
+END
+keys="$TMP/keys.dil --seq 300 --input vertical=random --random 1"
+is "keys of a list" "$DIL" run $keys --check
+is "their gradients, too" "$DIL" run $keys --backward --check
+through_keys() {
+  "$DIL" print --after plan "$TMP/keys.dil" >"$TMP/keys.plan" &&
+    grep -q 'u8\[2, M\] from vertical;' "$TMP/keys.plan" &&
+    "$DIL" run --from plan "$TMP/keys.plan" --seq 300 --random 1 \
+      --input vertical=random --check
+}
+is "a list of keys through the plan's text" through_keys
+is "explain counts its pairs" says "branch" "$DIL" explain "$TMP/keys.dil" \
+  --seq 300 --input vertical=random
+keys_refused() { # words, option...
+  words=$1
+  shift
+  "$DIL" run $keys "$@" 2>&1 | grep -q "$words"
+}
+is "keys by a list do not go with --stream" keys_refused \
+  "keys by a list ('vertical') do not go with" --stream=1M
+keys="$TMP/keys.dil --input vertical=random --random 1"
+is "nor with packed calls" keys_refused "keys by a list ('vertical') do not go with" \
+  --offsets examples/data/offsets.npy
+key_outside() { # the last of two entries, words
+  {
+    printf '\223NUMPY\001\000v\000%-117s\n' \
+      "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 1), }"
+    printf "\000\000\000\000$1"
+  } >"$TMP/list.npy"
+  "$DIL" run "$TMP/keys.dil" --seq 300 --random 1 --input "vertical=$TMP/list.npy" \
+    2>&1 | grep -q "$2"
+}
+is "a key outside is told" key_outside '\054\001\000\000' \
+  "entry 0 of input 'vertical' (line 1) is 300, and the keys are 0..299"
+is "so is one below -1" key_outside '\376\377\377\377' "(line 1) is -2, and"
+none_is_good() { ! key_outside '\377\377\377\377' error; }
+is "-1 is none" none_is_good
+
 # Blocks chosen by their scores: their lists give the same bits back.
 same_bits_by_lists() {
   activations="--q examples/data/q.npy --k examples/data/k.npy

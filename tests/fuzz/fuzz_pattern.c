@@ -2,7 +2,7 @@
  * and compared with the oracle. In: --seed S --count N; case i is that of seed
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
  * with those that they do not take; --backward: gradients; --ring: gradients of
- * ranks on threads. Each case runs in a process of its own. Out: for a failure
+ * ranks on threads; --choices: blocks chosen by their scores. Each case runs in a process of its own. Out: for a failure
  * the pattern, made as small as it stays wrong, with its shape, plan and seed; at
  * the end one line, and exit 1 if anything failed. */
 #include "spec.h"
@@ -31,6 +31,16 @@ static double spoilt(int32_t tensor, const int64_t *at, double number) {
   return here ? wrong[word[2] % 3] : number;
 }
 
+/* Few values, so that estimates are often the same. */
+static double few_values(int32_t tensor, const int64_t *at, double number) {
+  (void)at;
+  return tensor == 2 ? number : floor(number);
+}
+
+static double nan_keys(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 1 && at[1] % 37 == 5 && at[3] == 0 ? NAN : number;
+}
+
 static double spoilt_scores(int32_t tensor, const int64_t *at, double number) {
   return tensor == 2 ? number : spoilt(tensor, at, number);
 }
@@ -41,6 +51,8 @@ static double spoilt_scores(int32_t tensor, const int64_t *at, double number) {
  * with a distance end below the least of f32, and it depends on tiles whether an
  * infinite value that has one comes out as infinity, NaN or nothing. */
 static double (*spoils(const spec *s))(int32_t, const int64_t *, double) {
+  if (spec_chooses(s))
+    return s->seed % 3 == 0 ? few_values : s->seed % 5 == 0 ? nan_keys : NULL;
   if (s->seed % 6) return NULL;
   bool asks = !gpu_wanted() || s->dtype == DIL_F32;
   return asks && !spec_says(s, "slope[h] * abs") ? spoilt : spoilt_scores;
@@ -66,6 +78,7 @@ static call_shape shape_of(const spec *s, int32_t *lengths) {
 static bool aims;     /* at the Hopper kernels */
 static bool backward; /* gradients, and no o */
 static bool on_ring;  /* gradients of ranks on threads */
+static bool choosing; /* blocks by their scores */
 
 /* Whether general kernels take all passes, whatever the call. */
 static bool is_left(const kernel_made *k) {
@@ -248,7 +261,10 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          "%d, isa %d, plan: %s\n# the whole case: fuzz_pattern --count 1%s%s "
          "--seed %u --print\n\n",
          text, s.batch, s.queries, s.keys, s.layout, s.lengths, s.threads,
-         s.isa, force_all[s.force].name, aims ? " --hopper" : "",
+         s.isa, force_all[s.force].name,
+         aims       ? " --hopper"
+         : choosing ? " --choices"
+                    : "",
          on_ring    ? " --ring"
          : backward ? " --backward"
                     : "",
@@ -257,7 +273,7 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
 
 static int usage(void) {
   fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--hopper] [--backward] "
-                  "[--ring] [--print]\n");
+                  "[--ring] [--choices] [--print]\n");
   return 2;
 }
 
@@ -270,6 +286,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[i], "--hopper")) aims = true;
     else if (!strcmp(argv[i], "--backward"))
       backward = true;
+    else if (!strcmp(argv[i], "--choices"))
+      choosing = true;
     else if (!strcmp(argv[i], "--ring"))
       backward = on_ring = true;
     else if (more && !strcmp(argv[i], "--count"))
@@ -279,7 +297,9 @@ int main(int argc, char **argv) {
     else return usage();
   }
   for (uint32_t i = 0; i < count && failed < 20; i++) {
-    spec s = aims ? spec_hopper(first + i) : spec_random(first + i);
+    spec s = aims       ? spec_hopper(first + i)
+             : choosing ? spec_choices(first + i)
+                        : spec_random(first + i);
     if (on_ring) s.lengths = 0;
     if (on_ring && s.grid[2]) { /* shards have neither grids nor lengths */
       first++;
@@ -302,6 +322,7 @@ int main(int argc, char **argv) {
            count,
            on_ring    ? " backward on ranks"
            : backward ? " backward"
+           : choosing ? " that choose blocks"
                       : "",
            first, hopper_count);
   return failed != 0;

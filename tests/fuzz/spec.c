@@ -66,6 +66,10 @@ static const char *const keeps[] = {
     "bj < nb - 1", "abs(bi - bj) <= 1 && i % 3 != 0", "random(0.2, 1)",
     "bi % 2 == bj % 2 && S > 3", "from rows, cols", "from kept",
     "from rows, cols; keep bj == bi"};
+static const char *const choices[] = {
+    "", "top 1 by mean", "top 3 by mean", "top 99 by mean", "top 2 by mean each",
+    "top 4 by gate", "top 5 by mean each", "mass 0.6, 4 by mean",
+    "mass 0.9, 9 by gate", "mass 0.3, 2 by mean each", "mass 1, 7 by mean"};
 /* What a branch says of two axes, or of three. */
 static const char *const reaches[][10] = {
     {"", "neighborhood 3 x 5;", "window 2 x (1, 0);",
@@ -186,6 +190,13 @@ static void draw_grid(spec *s, uint64_t *state) {
   }
 }
 
+/* Lists of keys, drawn last. */
+static void draw_keys(spec *s, uint64_t *state) {
+  if (!chance(state, 12)) return;
+  for (int32_t i = 0; i < s->branch_count; i++)
+    s->branch[i].keys = chance(state, 60);
+}
+
 spec spec_random(uint32_t seed) {
   uint64_t space = seed * 0x2545F4914F6CDD1Du + 77, *state = &space;
   spec s;
@@ -213,7 +224,42 @@ spec spec_random(uint32_t seed) {
   draw_sizes(&s, state);
   draw_sinks(&s, state);
   draw_grid(&s, state);
+  draw_keys(&s, state);
   return s;
+}
+
+/* ---- choices of blocks ---------------------------------------------------- */
+
+/* Keeps beside a choice take whole blocks. */
+static bool is_of_blocks(const char *keep) { return !strstr(keep, "i %"); }
+
+spec spec_choices(uint32_t seed) {
+  enum { MOST = 2 /* a choice takes three of the arrays that a pattern may read */ };
+  uint64_t space = seed * 0x2545F4914F6CDD1Du + 79, *state = &space;
+  spec s = spec_random(seed);
+  memset(s.grid, 0, sizeof s.grid);
+  if (s.branch_count > MOST) s.branch_count = MOST;
+  memset(s.branch + MOST, 0, (SPEC_BRANCHES - MOST) * sizeof s.branch[0]);
+  if (!is_of_blocks(keeps[s.keep])) s.keep = 0;
+  if (chance(state, 50)) s.keep = 0;
+  if (strstr(phases[s.phase], "each")) s.phase = 0;
+  s.block = chance(state, 60) ? draw(state, 1, 5) * 8 : draw(state, 1, 60);
+  for (int32_t i = 0; i < s.branch_count; i++) {
+    spec_branch *b = &s.branch[i];
+    b->reach = 0;
+    if (strstr(phases[b->phase], "each")) b->phase = 0;
+    b->choice = draw(state, i > 0 ? 0 : 1, COUNT(choices) - 1);
+    b->shared = b->choice && chance(state, 30);
+    if (chance(state, 50)) b->segment = 0;
+    if (chance(state, 50)) b->dilation = 1;
+  }
+  return s;
+}
+
+bool spec_chooses(const spec *s) {
+  for (int32_t i = 0; i < s->branch_count; i++)
+    if (s->branch[i].choice) return true;
+  return false;
 }
 
 /* ---- what the Hopper kernels take ----------------------------------------- */
@@ -326,6 +372,9 @@ static void put_branch(spec_writer *w, const spec *s, const spec_branch *b) {
   put_window(w, b->left, b->right);
   if (b->reach) put(w, " %s", reaches[s->grid[0] > 0][b->reach]);
   if (b->mask) put(w, " mask %s;", masks[b->mask]);
+  if (b->keys) put(w, " keys vertical;");
+  if (b->choice)
+    put(w, " keep %s;%s", choices[b->choice], b->shared ? " shared kv;" : "");
   if (b->score) put(w, " score %s;", scores[b->score]);
   if (b->sink) put(w, " sink %s;", sinks[b->sink]);
   put(w, " }\n");
@@ -360,12 +409,20 @@ static void put_lists(spec_writer *w, const spec *s) {
         of);
   if (strstr(keeps[s->keep], "kept"))
     put(w, "  input kept : u8[%snbq, nb];\n", of);
+  bool keys = false, gate = false;
+  for (int32_t i = 0; i < s->branch_count; i++) {
+    keys |= s->branch[i].keys;
+    gate |= strstr(choices[s->branch[i].choice], "gate") != NULL;
+  }
+  if (keys) put(w, "  input vertical : i32[%s*];\n", of);
+  if (gate) put(w, "  input gate : f32[%snbq, nb];\n", of);
 }
 
 /* Blocks of queries and of keys have one size, or two where lists or a table
  * say which are kept. */
 static void put_block(spec_writer *w, const spec *s) {
-  bool two = strstr(keeps[s->keep], "from") && s->seed % 2;
+  bool two = s->seed % 2 && (s->keep ? strstr(keeps[s->keep], "from") != NULL
+                                     : spec_chooses(s));
   if (two) put(w, "  block %d, %d;", 1 + s->block * 5 % 90, s->block);
   else put(w, "  block %d;", s->block);
 }
@@ -386,10 +443,9 @@ void spec_print(const spec *s, char *text, size_t size) {
   spec_writer out = {text, size, 0}, *w = &out;
   put(w, "pattern fuzz {\n  heads %d kv %d; head_dim %d value %d; dtype %s;\n",
       s->heads, s->kv_heads, s->head_dim, s->value_dim, dtypes[s->dtype]);
-  if (s->keep) {
-    put_block(w, s);
-    put(w, " keep %s;\n", keeps[s->keep]);
-  }
+  if (s->keep || spec_chooses(s)) put_block(w, s);
+  if (s->keep) put(w, " keep %s;", keeps[s->keep]);
+  put(w, "\n");
   put_inputs(w, s);
   if (s->grid[0]) put(w, "  grid %d x %d x %d;\n", s->grid[0], s->grid[1], s->grid[2]);
   else if (has_grid(s)) put(w, "  grid any x %d;\n", s->grid[2]);
@@ -440,6 +496,9 @@ static void simplify_branch(spec_branch *b, int32_t step, int32_t heads) {
   case 7: b->head_first = 0, b->head_last = heads - 1; break;
   case 8: b->sink = 0; break;
   case 9: b->reach = 0; break;
+  case 10: b->keys = 0; break;
+  case 11: b->choice = b->shared = 0; break;
+  case 12: b->shared = 0; break;
   }
 }
 
@@ -491,7 +550,7 @@ static void simplify_whole(spec *s, int32_t step) {
 }
 
 bool spec_simplify(spec *s, int32_t step) {
-  enum { WHOLE = 25, EACH = 10 };
+  enum { WHOLE = 25, EACH = 13 };
   if (step < SPEC_BRANCHES) {
     drop_branch(s, step);
     return true;

@@ -17,6 +17,8 @@ typedef struct spec_branch {
   int32_t head_first, head_last;
   int32_t causal;
   int32_t reach; /* of a grid */
+  int32_t keys;  /* it sees the keys of a list */
+  int32_t choice, shared; /* of blocks, by their scores */
 } spec_branch;
 
 typedef struct spec {
@@ -33,6 +35,9 @@ typedef struct spec {
 spec spec_random(uint32_t seed);
 /* One that the Hopper kernels take, as far as can be said without a plan. */
 spec spec_hopper(uint32_t seed);
+/* One whose branches choose blocks by their scores. */
+spec spec_choices(uint32_t seed);
+bool spec_chooses(const spec *s);
 void spec_print(const spec *s, char *text, size_t size); /* as .dil */
 bool spec_says(const spec *s, const char *words); /* in a condition, score or sink */
 /* Makes s simpler in the way number `step`; false when there is none left. */

@@ -79,6 +79,7 @@ static const dil_input *list_table(const data *d, int32_t index) {
 }
 
 static int64_t list_size(const data *d, int32_t index) {
+  if (list_table(d, index)->keys) return d->shape.keys / 5 + LIST_REST;
   int64_t queries = list_table(d, index)->query_block;
   return (d->shape.keys + queries - 1) / queries * LIST + LIST_REST;
 }
@@ -90,14 +91,33 @@ static double list_element(const data *d, int32_t index, const int64_t *at,
   const dil_input *made = list_table(d, index);
   int64_t last = at[d->pattern->input[index].rank - 1];
   int64_t keys = (d->shape.keys + made->block - 1) / made->block;
-  if (made->rows == index) return (double)(last * LIST - last % 2);
-  if (last >= list_size(d, index) - LIST_REST) return (double)keys + 7;
+  if (made->keys && last % 5 == 3) return -1; /* none */
+  if (made->rows == index && !made->keys) return (double)(last * LIST - last % 2);
+  if (!made->keys && last >= list_size(d, index) - LIST_REST)
+    return (double)keys + 7;
   double normal = dil_normal(d->shape.seed, 16u + (uint32_t)index, element);
-  return keys ? (double)((int64_t)(fabs(normal) * 1e6) % keys) : 0;
+  if (keys) return (double)((int64_t)(fabs(normal) * 1e6) % keys);
+  return made->keys ? -1 : 0;
+}
+
+/* Whether a list of keys has this one. */
+static value read_keys(const data *d, const dil_input *made, const int32_t *at) {
+  const dil_tensor *list = &d->inputs[made->rows];
+  int32_t last = list->rank - 1;
+  int64_t place[DIL_RANK_MAX];
+  for (int32_t axis = 0; axis < last; axis++) place[axis] = at[axis];
+  for (int64_t e = 0; e < list->shape[last]; e++) {
+    place[last] = e;
+    if (dil_element_read(list->data, DIL_I32, tensor_index(list, place)) ==
+        at[last])
+      return (value){1, 1};
+  }
+  return (value){0};
 }
 
 static value read_list(const data *d, const dil_input *made,
                        const int32_t *at) {
+  if (made->keys) return read_keys(d, made, at);
   int32_t own = d->pattern->input_count;
   const dil_tensor *lists = made->rows < own ? d->inputs : d->call.made - own;
   const dil_tensor *rows = &lists[made->rows], *cols = &lists[made->cols];

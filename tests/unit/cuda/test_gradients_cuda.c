@@ -137,6 +137,10 @@ static const struct {
      P(SMALL, "input at : i32[M]; input t : f32[H, 2] gradient; "
               "score s + t[h, at[j] * 3 - 2]; branch { }"),
      1, 50, 70},
+    {"keys of a list",
+     P(SMALL, "input cols : i32[B, H, *]; causal; branch { window 9, 0; } "
+              "branch { keys cols; mask i - j > 9; }"),
+     2, 50, 70},
     {"tables of rows and keys by an index",
      P("heads 4 kv 2; head_dim 16",
        "input doc : i32[B, M]; input t : f32[2, 3] gradient; "

@@ -161,7 +161,7 @@ END_TEST
 
 /* Names that came after files were written: a file's own name hides them. */
 static const char *const hidden[] = {
-    "row", "int", "each", "SQ", "nbq", "grid", "neighborhood", "x", "y", "z",
+    "row", "int", "each", "SQ", "nbq", "grid", "neighborhood", "keys", "x", "y", "z",
     "any", "iz",  "iy",   "ix", "jz",  "jy",   "jx"};
 enum { HIDDEN = sizeof hidden / sizeof *hidden };
 

@@ -46,6 +46,12 @@ static const struct backward_case {
     {"a table read at an index of keys, and outside",
      P(GROUPED, "input at : i32[M]; input t : f32[H, 2] gradient; "
                 "score s + t[h, at[j] * 3 - 2]; branch { }")},
+    {"keys of a list",
+     P(GROUPED, "input cols : i32[H, *]; causal; branch { window 20, 0; } "
+                "branch { keys cols; mask i - j > 20; }")},
+    {"keys of a list in a union",
+     P(GROUPED, "input cols : i32[*]; combine union; branch { window 9, 9; } "
+                "branch { keys cols; }")},
     {"tables of rows and keys by an index",
      P(GROUPED, "input doc : i32[B, M]; input t : f32[2, 3] gradient; "
                 "score s * (1 + t[doc[b, i], doc[b, j]]); " TWO)},

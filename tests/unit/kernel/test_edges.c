@@ -117,6 +117,19 @@ static const edge edges[] = {
      "}"), S(100, 100)},
     {"the same, in another order", P("branch { segment 32; dilation 2; } "
      "branch { segment 64; } branch { segment 32; dilation 2; }"), S(90, 90)},
+    /* keys of lists, of which -1 is none */
+    {"keys of a list", P("input cols : i32[H, *]; branch { keys cols; }"),
+     S(100, 100)},
+    {"keys of a list, causal", P("input cols : i32[B, H, *]; causal; "
+     "branch { window 15, 0; } branch { keys cols; mask i - j > 15; }"),
+     S(90, 160)},
+    {"keys of a list and residues", P("input cols : i32[*]; "
+     "branch { segment 40; dilation 2; keys cols; } branch { keys cols; }"),
+     S(120, 120)},
+    {"few queries and a list", P("input cols : i32[H, *]; branch { keys cols; "
+     "score s + 0.01 * j; }"), S(3, 200)},
+    {"no keys, and a list of them", P("input cols : i32[*]; branch { keys cols; "
+     "}"), S(20, 0)},
     {"dense, fewer queries", P("branch { }"), S(33, 130)},
     {"dense, more queries", P("branch { }"), S(130, 33)},
     {"causal, fewer queries", P("causal; branch { }"), S(33, 130)},
