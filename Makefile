@@ -61,6 +61,8 @@ fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host
 mpihost  := $(BUILD)/tests/mpi/link_host
+keyspans := $(call objects,compiler/pattern/key_span.c compiler/pattern/expr.c \
+            compiler/base/arena.c)
 hopper   := $(BUILD)/tests/gpu/hopper_bench
 # An example that trains, with its attention made ahead of time.
 train    := $(BUILD)/examples/host/train
@@ -131,8 +133,9 @@ $(BUILD)/%.so: $(BUILD)/%.so.$(abi)
 $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/base/arena.o $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(shell $(LLVM) --libs) \
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
-# NVRTC and the CUDA driver are opened at run time: neither is needed here.
-$(BUILD)/dil-gpu.so: $(gpu) $(tables) $(rt) | $(BUILD)/part.map
+# NVRTC and the CUDA driver are opened at run time: neither is needed here. The
+# back end brings its own copy of what reads expressions.
+$(BUILD)/dil-gpu.so: $(gpu) $(keyspans) $(tables) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-cuda.so: $(cuda) $(tables) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)

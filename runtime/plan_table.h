@@ -141,6 +141,8 @@ typedef struct dil_input {
   dil_dtype dtype;
   int32_t rank;
   bool masks;           /* some mask reads it: worth knowing its bounds */
+  bool spans;           /* some mask asks which elements are equal: worth knowing
+                         * the range of those where the input is sorted */
   bool gradient;        /* backward computes its gradient */
   /* Of a backward plan: whether scores, and sinks, have a derivative by it; and
    * what tells its elements apart, as bits of DIL_APART_... */

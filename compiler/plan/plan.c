@@ -7,6 +7,7 @@
  * else each is its own pass and resumes the state of the one before. */
 #include "planner.h"
 #include "compiler/analysis/cover.h"
+#include "compiler/pattern/key_span.h"
 #include "runtime/base/arithmetic.h"
 #include <assert.h>
 
@@ -96,7 +97,9 @@ static int32_t chain_of(planner *pl, const branch *b) {
 }
 
 static void mark_mask_inputs(const expr *e, dil_input *inputs) {
+  key_span keys = key_span_of(e);
   if (e->op == EXPR_INPUT) inputs[e->integer].masks = true;
+  if (keys.kind == SPAN_ALIKE) inputs[keys.row->integer].spans = true;
   for (int32_t i = 0; i < e->count; i++) mark_mask_inputs(e->arg[i], inputs);
 }
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 7 };
+enum { SERIAL_MAGIC = 0x676d6964 /* "dimg" */, SERIAL_VERSION = 9 };
 
 typedef struct head {
   uint32_t magic, version;
@@ -144,6 +144,7 @@ static void input_fields(codec *c, dil_input *in) {
   FIELD(c, in->dtype);
   FIELD(c, in->rank);
   codec_flag(c, &in->masks);
+  codec_flag(c, &in->spans);
   codec_flag(c, &in->gradient);
   codec_flag(c, &in->in_scores);
   codec_flag(c, &in->in_sinks);

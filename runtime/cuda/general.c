@@ -27,7 +27,8 @@ enum {
   ENTRY_END,
   ENTRY_BOUNDS,
   ENTRY_LISTS,
-  ENTRY_CLEAR
+  ENTRY_CLEAR,
+  ENTRY_INTERVALS
 };
 enum {
   FAR_APART = 1 << 30, /* rows that have a tile each */
@@ -382,19 +383,25 @@ static dil_status general_launch(const cuda_run *r, int32_t pass,
   return status;
 }
 
+/* Launches a kernel with a warp for each of `count` pieces of work. */
+static dil_status general_launch_warps(const cuda_run *r, const cuda_code *code,
+                                       int32_t entry, int64_t count,
+                                       dil_params *p) {
+  if (!count) return DIL_OK;
+  return cuda_launch(r, code, entry, (count + ROW_WARPS - 1) / ROW_WARPS,
+                     32 * ROW_WARPS, 0, p);
+}
+
 dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
-  int64_t blocks = cuda_bounds_bytes(r) / DIL_BOUND_BYTES;
-  int64_t rows = cuda_table_rows(r);
-  dil_status status = DIL_OK;
-  if (rows)
-    status = cuda_launch(r, code, ENTRY_LISTS,
-                         (rows + ROW_WARPS - 1) / ROW_WARPS, 32 * ROW_WARPS, 0,
-                         &p);
+  dil_status status =
+      general_launch_warps(r, code, ENTRY_LISTS, cuda_table_rows(r), &p);
+  if (!status)
+    status = general_launch_warps(r, code, ENTRY_BOUNDS,
+                                  cuda_bounds_blocks(r, false), &p);
   if (status) return status;
-  return cuda_launch(r, code, ENTRY_BOUNDS,
-                     (blocks + ROW_WARPS - 1) / ROW_WARPS, 32 * ROW_WARPS, 0,
-                     &p);
+  return general_launch_warps(r, code, ENTRY_INTERVALS,
+                              cuda_bounds_blocks(r, true), &p);
 }
 
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
@@ -430,7 +437,7 @@ dil_status general_end(const cuda_run *r, const cuda_code *code) {
 const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds",
-              "dil_lists", "dil_clear"},
+              "dil_lists", "dil_clear", "dil_intervals"},
     .refusal = general_refusal,
     .estimate = general_estimate,
     .workspace = general_workspace,

@@ -11,11 +11,12 @@
  *   dil_pass   one pass of the plan, or one of its splits over keys
  *   dil_merge  the splits of a row, in order, into its end
  *   dil_bounds bounds of the inputs that masks read (bounds.cuh)
+ *   dil_intervals ranges of equal elements (intervals.cuh)
  *   dil_lists  the tables that lists of blocks stand for (lists.cuh)
  *   dil_begin  the first state of the rows that several passes touch
  *   dil_end    that state rounded once to o; heads that nobody serves get 0 */
 #include "templates/shared/plan.cuh"
-#include "templates/shared/bounds.cuh"
+#include "templates/shared/intervals.cuh"
 #include "templates/shared/lists.cuh"
 #include "templates/shared/few.cuh"
 #include "templates/shared/element.cuh"

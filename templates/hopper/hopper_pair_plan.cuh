@@ -91,6 +91,28 @@ DEVICE int cover_blocks(const hopper_launch &run, const pair_run &r,
   return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
 
+#if KEY_SPANS
+// Leaves out the keys at both ends of a run that no row of the tile sees by its
+// masks.
+DEVICE void narrow_run(const tile &x, int stride, pair_run &r) {
+  dil_range rows = {x.position, x.position + (x.rows - 1) * stride};
+  dil_range keys = {DIL_INT_MOST, DIL_INT_LEAST}; // none
+  int step = r.range.stride;
+  if (!r.range.predicates || !r.keys.count) return;
+#pragma unroll 1
+  for (u32 rest = r.range.predicates; rest; rest &= rest - 1)
+    keys = r_hull(keys,
+                  dil_keys_of(__ffs(rest) - 1, rows, r_int(r.at.h), r.at));
+  long long from = max(keys.low - r.keys.position, 0ll);
+  int before = (int)min((from + step - 1) / step, (long long)r.keys.count);
+  r.keys.position += before * step;
+  r.keys.count -= before;
+  long long last = keys.high - r.keys.position;
+  r.keys.count =
+      last < 0 ? 0 : (int)min(last / step + 1, (long long)r.keys.count);
+}
+#endif
+
 // The planner's state during a tile.
 struct pair_planner {
   const hopper_launch &run;
@@ -209,6 +231,9 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
     const hopper_key_range &range = p.run.ranges[k.range + i];
     pair_run r = {range, keys_of(&p.run, &x, &range),
                   pair_at(p.run, x.batch, head, x.away)};
+#if KEY_SPANS
+    narrow_run(x, k.stride, r);
+#endif
 #pragma unroll 1
     for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
 #pragma unroll 1

@@ -4,7 +4,8 @@
  *
  * A condition is taken apart at its && and ||. A part that depends on the row
  * alone is asked once a row. A part that depends on the key alone is asked once
- * a key by the whole warp. The other parts are asked pair by pair. Parts that
+ * a key by the whole warp. A part that keeps a range of the keys of a row is a
+ * comparison with the ends of the range. The other parts are asked pair by pair. Parts that
  * ranges settle, and sides that no longer matter to the warp, are not asked.
  *
  * Column 32 q + 8 a + 2 c + e (c: lane % 4) is bit 8 a + 2 q + e of its
@@ -12,6 +13,7 @@
 #ifndef DIL_TEMPLATES_SHARED_BITS_H
 #define DIL_TEMPLATES_SHARED_BITS_H
 #include "templates/shared/plan.cuh"
+#include "templates/shared/spans.cuh"
 
 struct dil_bits {
   unsigned row[2];
@@ -88,6 +90,17 @@ DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
   return {{bits, bits}};
 }
 
+/* Columns of keys before `at`. */
+DIL_INLINE int columns_before(const dil_block &x, int at) {
+  if (at <= x.j) return 0;
+  int away = dil_min(at - x.j, TILE_KEYS * x.step);
+  return x.step == 1 ? away : (away - 1) / x.step + 1;
+}
+DIL_INLINE unsigned bits_within(const dil_block &x, dil_key_span keys) {
+  int end = keys.high < DIL_LAST ? columns_before(x, keys.high + 1) : TILE_KEYS;
+  return bits_below(end) & ~bits_below(columns_before(x, keys.low));
+}
+
 /* Evaluates the parts that depend on both. */
 template <int part, class Condition>
 DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
@@ -109,6 +122,17 @@ DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
     j += 32 * x.step;
   }
   return bits;
+}
+
+/* Parts that keep a range of the keys of each row, if the range is known. */
+template <int part, class Span, class Condition>
+DIL_INLINE dil_bits bits_spans(const dil_block &x, Span span, Condition kept) {
+  if (part >= 0 && x.known >> 2 * part & 1)
+    return bits_all(x.known >> 2 * part & 2);
+  dil_key_span a = span(x.i[0]), b = span(x.i[1]);
+  if (!__all_sync(~0u, is_known(a) && is_known(b)))
+    return bits_pairs<part>(x, kept);
+  return {{bits_within(x, a), bits_within(x, b)}};
 }
 
 #endif

@@ -1,9 +1,11 @@
 /* bounds.cuh - the smallest and largest element of every block of the inputs
  * that masks read, once a call, for the ranges of cover.cuh. One warp makes
- * one block; where some element is NaN, both are. */
+ * one block; where some element is NaN, both are. Of inputs with spans
+ * (spans.cuh) it also notes whether the block rises. */
 #ifndef DIL_TEMPLATES_SHARED_BOUNDS_H
 #define DIL_TEMPLATES_SHARED_BOUNDS_H
 #include "templates/shared/plan.cuh"
+#include "templates/shared/spans.cuh"
 
 /* Returns the offset at which row `row` begins, where all axes but the last are
  * flattened. */
@@ -77,12 +79,43 @@ DIL_INLINE void bound_input(const dil_device_input &in, dil_input_row kind,
   }
 }
 
-/* Blocks of all rows. */
-DIL_INLINE long long bounds_of(const dil_device_input &in, int rank) {
-  long long count = (in.dim[rank - 1] - 1) / DIL_BOUNDS_BLOCK + 1;
-#pragma unroll 1
-  for (int axis = 0; axis < rank - 1; axis++) count *= in.dim[axis];
-  return count;
+/* ---- inputs that are compared with themselves ----------------------------- */
+
+/* One row of an input of integers. */
+struct interval_row {
+  const void *data;
+  bool bytes;
+  long long stride;
+  int size;
+};
+DIL_INLINE interval_row interval_row_of(const dil_device_input &in,
+                                        dil_input_row kind, long long row) {
+  bool bytes = kind.dtype == DIL_INPUT_U8;
+  long long at = row_offset(in, kind.rank, row);
+  return {(const char *)in.data + at * (bytes ? 1 : 4), bytes,
+          in.stride[kind.rank - 1], (int)in.dim[kind.rank - 1]};
+}
+DIL_INLINE int row_element(const interval_row &x, int at) {
+  long long place = at * x.stride;
+  return x.bytes ? ((const unsigned char *)x.data)[place]
+                 : ((const int *)x.data)[place];
+}
+
+/* Notes whether a block rises: a part of dil_bounds. */
+DIL_INLINE void note_rise(const dil_device_input &in, dil_input_row kind,
+                          long long index) {
+  long long blocks = input_blocks(in, kind.rank);
+  interval_row x = interval_row_of(in, kind, index / blocks);
+  int lane = threadIdx.x & 31, first = (int)(index % blocks) * DIL_BOUNDS_BLOCK;
+  int end = dil_min(x.size, first + DIL_BOUNDS_BLOCK);
+  bool rises = true;
+#pragma unroll
+  for (int n = 0; n < DIL_BOUNDS_BLOCK; n += 32) {
+    int at = first + lane + n;
+    if (at + 1 < end) rises = rises && row_element(x, at) <= row_element(x, at + 1);
+  }
+  rises = __all_sync(~0u, rises);
+  if (lane == 0) input_rises(in, kind.rank)[index] = rises;
 }
 
 extern "C" __global__ void dil_bounds(const __grid_constant__ dil_params p) {
@@ -92,10 +125,13 @@ extern "C" __global__ void dil_bounds(const __grid_constant__ dil_params p) {
   for (int i = 0; i < INPUTS; i++) {
     const dil_device_input &in = p.input[i];
     if (!in.bounds) continue;
-    long long count = bounds_of(in, dil_inputs[i].rank);
+    int rank = dil_inputs[i].rank;
+    long long count = input_rows(in, rank) * input_blocks(in, rank);
 #pragma unroll 1
-    for (long long at = warp; at < count; at += warps)
+    for (long long at = warp; at < count; at += warps) {
       bound_input(in, dil_inputs[i], at);
+      if (dil_inputs[i].spans) note_rise(in, dil_inputs[i], at);
+    }
   }
 }
 

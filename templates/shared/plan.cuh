@@ -28,6 +28,7 @@ struct dil_input_row {
   int dtype, rank;       /* dtype: DIL_INPUT_... */
   int rows, cols;        /* of a table made of lists: its inputs; else equal */
   int keys;              /* such a table has a byte for each key, of one list */
+  int spans;             /* bool: its elements are compared with each other */
 };
 #define DIL_FAR 0x7fffffff
 
@@ -59,7 +60,7 @@ __constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
 __constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
 __constant__ dil_predicate_row dil_predicates[1] = {
     {DIL_FAR, 0, 0, 0, DIL_FAR, -DIL_FAR, DIL_FAR}};
-__constant__ dil_input_row dil_inputs[1] = {{0, 0, 0, 0, 0}};
+__constant__ dil_input_row dil_inputs[1] = {{0, 0, 0, 0, 0, 0}};
 __device__ const int dil_phases[BRANCHES * HEADS] = {0};
 #include "templates/shared/pair.cuh"
 static __device__ __forceinline__ bool dil_mask(int, int, int,

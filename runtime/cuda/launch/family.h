@@ -115,6 +115,8 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
  * r->bounds. */
 int64_t cuda_bounds_bytes(const cuda_run *r);
 int64_t cuda_table_rows(const cuda_run *r);
+/* The blocks that have bounds; `spans`: of inputs that have spans. */
+int64_t cuda_bounds_blocks(const cuda_run *r, bool spans);
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
 
 #endif

@@ -1,7 +1,8 @@
 /* input.c - the declared inputs as kernels see them. In: a call. Out: addresses
  * and strides. Inputs that masks read also get room for the bounds of their
  * blocks (templates/shared/bounds.cuh). By these bounds, kernels know whole
- * tiles to be empty or full. Lists of blocks get room for the table that they
+ * tiles to be empty or full. Inputs whose elements masks compare with each other
+ * get room for the ranges of equal elements, too (templates/shared/spans.cuh). Lists of blocks get room for the table that they
  * stand for (templates/shared/lists.cuh). */
 #include "family.h"
 #include "runtime/base/arithmetic.h"
@@ -21,12 +22,21 @@ static bool input_has_bounds(const cuda_run *r, int32_t index) {
          t.shape[t.rank - 1] > DIL_BOUNDS_BLOCK && dil_tensor_count(&t) > 0;
 }
 
+static int64_t input_blocks(const dil_tensor *t) {
+  int64_t size = t->shape[t->rank - 1];
+  int64_t blocks = (size + DIL_BOUNDS_BLOCK - 1) / DIL_BOUNDS_BLOCK;
+  for (int32_t axis = 0; axis + 1 < t->rank; axis++) blocks *= t->shape[axis];
+  return blocks;
+}
+
+/* Bounds, and behind them spans and a word for each block (spans.cuh). */
 static int64_t input_bounds_bytes(const cuda_run *r, int32_t index) {
+  enum { SPAN_BYTES = 8, RISE_BYTES = 4 };
   dil_tensor t = input_tensor(r, index);
-  int64_t blocks =
-      (t.shape[t.rank - 1] + DIL_BOUNDS_BLOCK - 1) / DIL_BOUNDS_BLOCK;
-  for (int32_t axis = 0; axis + 1 < t.rank; axis++) blocks *= t.shape[axis];
-  return round_up(blocks * DIL_BOUND_BYTES, 256);
+  int64_t blocks = input_blocks(&t), bytes = blocks * DIL_BOUND_BYTES;
+  if (r->table->inputs[index].spans)
+    bytes += dil_tensor_count(&t) * SPAN_BYTES + blocks * RISE_BYTES;
+  return round_up(bytes, 256);
 }
 
 static int64_t input_table_bytes(const cuda_run *r, int32_t index) {
@@ -42,6 +52,16 @@ int64_t cuda_bounds_bytes(const cuda_run *r) {
     if (input_has_bounds(r, i)) bytes += input_bounds_bytes(r, i);
   }
   return bytes;
+}
+
+int64_t cuda_bounds_blocks(const cuda_run *r, bool spans) {
+  int64_t blocks = 0;
+  for (int32_t i = 0; i < dil_table_reads(r->table); i++) {
+    dil_tensor t = input_tensor(r, i);
+    if (input_has_bounds(r, i) && (!spans || r->table->inputs[i].spans))
+      blocks += input_blocks(&t);
+  }
+  return blocks;
 }
 
 int64_t cuda_table_rows(const cuda_run *r) {

@@ -67,6 +67,7 @@ static void same_table(const dil_table *a, const dil_table *b) {
     ck_assert(a->inputs[i].dtype == b->inputs[i].dtype &&
               a->inputs[i].rank == b->inputs[i].rank &&
               a->inputs[i].masks == b->inputs[i].masks &&
+              a->inputs[i].spans == b->inputs[i].spans &&
               a->inputs[i].gradient == b->inputs[i].gradient &&
               a->inputs[i].in_scores == b->inputs[i].in_scores &&
               a->inputs[i].in_sinks == b->inputs[i].in_sinks &&
@@ -180,10 +181,10 @@ END_TEST
 START_TEST(a_version_is_told) {
   dil_table *table;
   char *bytes = copy_of(whole.size);
-  bytes[4] = 9;
+  bytes[4] = 10;
   ck_assert_int_eq(dil_plan_deserialise(bytes, whole.size, &table), DIL_INPUT);
-  ck_assert_str_eq(dil_last_error(), "the image of a plan has version 9, this "
-                                     "build reads 7");
+  ck_assert_str_eq(dil_last_error(), "the image of a plan has version 10, this "
+                                     "build reads 9");
   free(bytes);
 }
 END_TEST

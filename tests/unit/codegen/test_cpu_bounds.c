@@ -243,7 +243,7 @@ void put(source_text *s, const char *format, ...) {
 }
 
 static const char prologue[] =
-    "#include \"templates/shared/cover.cuh\"\n"
+    "#include \"templates/shared/spans.cuh\"\n"
     "struct side { double low, high; int nan; };\n"
     "struct any {\n"
     "  side x;\n"

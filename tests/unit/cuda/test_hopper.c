@@ -47,6 +47,22 @@ static double bad_values(int32_t tensor, const int64_t *at, double number) {
   {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
    .element = bad_values}
 
+/* Numbers of documents: sorted, but for one element of the second batch row or
+ * head. Of inputs 1 and 2: the ends of a row's keys. */
+static double documents(int32_t index, const int64_t *at, const int64_t *shape) {
+  static const int64_t first[] = {0, 5, 130, 131, 400, 512, 700};
+  int64_t n = 0, count = sizeof first / sizeof *first, i = at[1];
+  (void)shape;
+  while (n + 1 < count && first[n + 1] <= i) n++;
+  if (index == 1) return (double)(first[n] - i % 3);
+  if (index == 2) return n + 1 < count ? (double)first[n + 1] : 900;
+  return at[0] == 1 && i == 333 ? 1 : (double)(n + n / 3);
+}
+#define DOCUMENTS(b, n, m, how) \
+  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
+   .input = documents}
+#define DOC "input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
+
 static const kernel_case cases[] = {
     /* head sizes */
     {P(BF16(256), "branch { segment 600; }"), 0, SHAPE(1, 1300, 1300, 0)},
@@ -336,6 +352,27 @@ static const kernel_case cases[] = {
     {P(BF16(64), "input w : bf16[M]; input k : u8[H, M]; causal; "
                  "mask k[h, j] > 1 || j > i - 8; score s + w[j]; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
+    /* ranges of keys by sorted inputs, and by inputs that say their ends */
+    {P(BF16(64), "causal; " DOC "branch { }"), 0, DOCUMENTS(2, 901, 901, 0)},
+    {P("heads 4 kv 2; head_dim 32; dtype f16;", DOC "branch { window 200, 90; }"),
+     0, DOCUMENTS(3, 401, 777, 1)},
+    {P(BF16(128), DOC "branch { dilation 3; }"), 0, DOCUMENTS(1, 900, 850, 0)},
+    {P(BF16(64), "input doc : u8[H, M]; mask doc[h, j] == doc[h, i] || j < 9; "
+                 "score s - 0.1 * abs(i - j); branch { segment 500; }"), 0,
+     DOCUMENTS(1, 800, 800, 1)},
+    {P(BF16(64), "input doc : i32[B, M]; input low : i32[B, M]; "
+                 "input high : i32[B, M]; branch { mask low[b, i] <= j && "
+                 "j < high[b, i] && doc[b, i] != 3; }"), 0,
+     DOCUMENTS(2, 700, 700, 0)},
+    {P(BF16(64), "combine union; causal; " DOC "branch { window 300, 0; } "
+                 "branch { mask j > i - 3 || j == i / 2; }"), 0,
+     DOCUMENTS(1, 901, 901, 0)},
+    {P(BF16(64), DOC "branch { }"), 0,
+     {.batch = 4, .queries = 900, .keys = 1100, .seed = 7, .lengths = ragged,
+      .input = documents}},
+    {P(F16(64), "causal; " DOC "branch { }"), 0,
+     {.batch = 2, .queries = 500, .keys = 600, .seed = 7, .layout = 1,
+      .input = documents, .element = bad_values}},
     /* lists of blocks: those of 64 and 128, rows that begin inside a block,
      * several blocks in a tile, with windows, masks, scores, unions, lengths */
     {P(BF16(64), "block 64; " LISTED "[H, nbq + 1]; " COLUMNS "[H, *]; "

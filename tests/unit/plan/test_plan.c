@@ -309,6 +309,21 @@ START_TEST(a_direction_names_a_plan) {
 }
 END_TEST
 
+/* Equal elements of a row and a key are a range where the input is sorted. */
+START_TEST(inputs_with_spans_are_marked) {
+  const pattern *of = pattern_of(
+      "input d : i32[B, M]; input e : i32[H, M]; input f : f32[M]; "
+      "input g : i32[M, 2]; mask d[b, j] == d[b, i] && e[0, i] == e[h, j] && "
+      "f[i] == f[j] && g[i, 0] == g[j, 0]; branch { }");
+  plan *p = plan_make(memory, messages, of, 0);
+  ck_assert_msg(p != NULL, "%s", complaints());
+  for (int k = 0; k < 4; k++) {
+    ck_assert(p->table.inputs[k].masks);
+    ck_assert_int_eq(p->table.inputs[k].spans, k == 0);
+  }
+}
+END_TEST
+
 START_TEST(sinks_stand_in_the_tables) {
   const pattern *of = pattern_of("input z : f32[H] gradient; sink z[h]; "
                                  "branch { segment 8; } branch { sink 1.0; "
@@ -449,6 +464,7 @@ int main(void) {
   tcase_add_test(tests, thin_pieces_stay_a_mask);
   tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
   tcase_add_test(tests, a_plan_after_an_error_is_whole);
+  tcase_add_test(tests, inputs_with_spans_are_marked);
   tcase_add_test(tests, sinks_stand_in_the_tables);
   tcase_add_test(tests, sinks_of_every_row_rise);
   tcase_add_test(tests, a_pass_without_a_head_is_written);

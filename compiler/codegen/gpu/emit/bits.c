@@ -42,12 +42,31 @@ static void put_known(source_text *s, const plan *p) {
 
 /* ---- evaluating ---------------------------------------------------------- */
 
+static int32_t next_part(int32_t *part) {
+  return *part < PARTS_MOST ? (*part)++ : -1;
+}
+
+/* Writes a term that keeps a range of the keys of each row. */
+static void put_span(source_text *s, const plan *p, const expr *e,
+                     const key_span *x, int32_t *part) {
+  put(s, "bits_spans<%d>(x, [&](int i) { return ", next_part(part));
+  put_row_span(s, p, x);
+  put(s, "; },\n    [&](int i, int j) { return ");
+  put_condition(s, p, e);
+  put(s, "; })");
+}
+
 /* Writes a term: a condition that is not &&, || or !. */
 static void put_part(source_text *s, const plan *p, const expr *e,
                      int32_t *part) {
   bool row = depends_on(e, EXPR_I_), key = depends_on(e, EXPR_J_);
+  key_span x = key_span_of(e);
+  if (x.kind != SPAN_NONE) {
+    put_span(s, p, e, &x, part);
+    return;
+  }
   if (key) {
-    int32_t number = *part < PARTS_MOST ? (*part)++ : -1;
+    int32_t number = next_part(part);
     put(s, "bits_%s<%d>(x, [&](%sint j) { return ", row ? "pairs" : "columns",
         number, row ? "int i, " : "");
   } else {

@@ -38,15 +38,19 @@ static void put_range_leaf(source_text *s, const expr *e) {
   }
 }
 
-static void put_range_input(source_text *s, const plan *p, const expr *e) {
-  const dil_input *input = &p->pattern->input[e->integer];
-  put(s, "r_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
-      (int)e->integer, input->rank);
+static void put_range_indices(source_text *s, const plan *p, const expr *e) {
   for (int32_t k = 0; k < DIL_RANK_MAX; k++) {
     put(s, ", ");
     if (k < e->count) put_range(s, p, e->arg[k]);
     else put(s, "r_int(0)");
   }
+}
+
+static void put_range_input(source_text *s, const plan *p, const expr *e) {
+  const dil_input *input = &p->pattern->input[e->integer];
+  put(s, "r_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
+      (int)e->integer, input->rank);
+  put_range_indices(s, p, e);
   put(s, ")");
 }
 
@@ -77,8 +81,28 @@ static void put_range_call(source_text *s, const plan *p, const expr *e) {
   put(s, ")");
 }
 
+void put_alike_spans(source_text *s, const plan *p, const key_span *x) {
+  put(s, "spans_alike(at.input[%d], %d, at.M", (int)x->row->integer,
+      p->pattern->input[x->row->integer].rank);
+  put_range_indices(s, p, x->row);
+  put(s, ")");
+}
+
+/* Elements of a row and a key that are equal: by their spans, or by bounds. */
+static void put_range_alike(source_text *s, const plan *p, const expr *e,
+                            const key_span *x) {
+  put(s, "r_alike(");
+  put_alike_spans(s, p, x);
+  put(s, ", at.M, j, [&] { return ");
+  put_range_call(s, p, e);
+  put(s, "; })");
+}
+
 static void put_range(source_text *s, const plan *p, const expr *e) {
-  if (e->op == EXPR_INPUT)
+  key_span x = key_span_of(e);
+  if (x.kind == SPAN_ALIKE)
+    put_range_alike(s, p, e, &x);
+  else if (e->op == EXPR_INPUT)
     put_range_input(s, p, e);
   else if (e->op == EXPR_HASH)
     put_range_hash(s, p, e);
@@ -93,7 +117,7 @@ void put_condition_range(source_text *s, const plan *p, const expr *e) {
 }
 
 void put_cover(source_text *s, const plan *p) {
-  put(s, "#include \"templates/shared/cover.cuh\"\n#line 1 \"cover of %s\"\n"
+  put(s, "#include \"templates/shared/spans.cuh\"\n#line 1 \"cover of %s\"\n"
          "DIL_INLINE dil_range dil_cover(int predicate, dil_range i, "
          "dil_range j, dil_range h, const dil_pair &at) {\n"
          "  switch (predicate) {\n", p->table.name);

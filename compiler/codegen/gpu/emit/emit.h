@@ -4,6 +4,7 @@
 #define DIL_COMPILER_CODEGEN_GPU_EMIT_EMIT_H
 
 #include "compiler/codegen/gpu_backend.h"
+#include "compiler/pattern/key_span.h"
 
 /* ---- emit.c: growing source text ----------------------------------------- */
 
@@ -66,6 +67,15 @@ void put_cover(source_text *s, const plan *p);
  *                      const dil_pair &at)
  *         which mask terms have one value over these ranges */
 void put_mask_bits(source_text *s, const plan *p);
+/*   KEY_SPANS; where it is not 0:
+ *   dil_range dil_keys_of(int predicate, dil_range i, dil_range h,
+ *                         const dil_pair &at)
+ *         the keys that the masks may keep for rows of a range */
+void put_key_spans(source_text *s, const plan *p);
+/* A row's range of keys, as an expression over i; of SPAN_ALIKE, those of the first
+ * and the last row of the range i. */
+void put_row_span(source_text *s, const plan *p, const key_span *x);
+void put_alike_spans(source_text *s, const plan *p, const key_span *x);
 /* Conditions on blocks (lists.c), which a kernel turns into a bit for each pair
  * of a query block and a key block, once a call. Both sizes are at least
  * BLOCK_LIST_LEAST. */
@@ -100,6 +110,8 @@ void put_block_lists(source_text *s, const block_lists *l);
 /* Append one condition as an expression of CUDA C: at one pair, or over ranges.
  * The functions above return these expressions. */
 void put_condition(source_text *s, const plan *p, const expr *e);
+/* The indices of a read of an input, each behind a comma. */
+void put_indices(source_text *s, const plan *p, const expr *read);
 /* Appends a number as an f32. */
 void put_f32(source_text *s, const plan *p, const expr *e);
 void put_condition_range(source_text *s, const plan *p, const expr *e);

@@ -86,15 +86,19 @@ static void put_value_leaf(source_text *s, const expr *e) {
   }
 }
 
+void put_indices(source_text *s, const plan *p, const expr *read) {
+  for (int32_t k = 0; k < DIL_RANK_MAX; k++) {
+    put(s, ", ");
+    if (k < read->count) put_value(s, p, read->arg[k]);
+    else put(s, "0");
+  }
+}
+
 static void put_value_input(source_text *s, const plan *p, const expr *e) {
   const dil_input *input = &p->pattern->input[e->integer];
   put(s, "dil_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
       (int)e->integer, input->rank);
-  for (int32_t k = 0; k < DIL_RANK_MAX; k++) {
-    put(s, ", ");
-    if (k < e->count) put_value(s, p, e->arg[k]);
-    else put(s, "0");
-  }
+  put_indices(s, p, e);
   put(s, ")");
 }
 

@@ -8,13 +8,7 @@
 /* Where the element stands that a read reads. */
 static void put_place(source_text *s, const plan *p, const expr *read) {
   put(s, "to.place(%d", p->pattern->input[read->integer].rank);
-  for (int32_t k = 0; k < DIL_RANK_MAX; k++) {
-    put(s, ", ");
-    if (k < read->count)
-      put_condition(s, p, read->arg[k]);
-    else
-      put(s, "0");
-  }
+  put_indices(s, p, read);
   put(s, ")");
 }
 

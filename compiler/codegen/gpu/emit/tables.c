@@ -101,10 +101,10 @@ static void put_inputs(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_input_row dil_inputs[%d] = {\n",
       dil_table_reads(t) ? dil_table_reads(t) : 1);
   for (int32_t i = 0; i < dil_table_reads(t); i++)
-    put(s, "  {DIL_INPUT_%s, %d, %d, %d, %d},\n", kind[t->inputs[i].dtype],
+    put(s, "  {DIL_INPUT_%s, %d, %d, %d, %d, %d},\n", kind[t->inputs[i].dtype],
         t->inputs[i].rank, t->inputs[i].rows, t->inputs[i].cols,
-        t->inputs[i].keys);
-  put(s, dil_table_reads(t) ? "};\n" : "  {0, 0, 0, 0, 0}};\n");
+        t->inputs[i].keys, t->inputs[i].spans);
+  put(s, dil_table_reads(t) ? "};\n" : "  {0, 0, 0, 0, 0, 0}};\n");
 }
 
 static int64_t bound(int64_t x) { return x < INT32_MAX ? x : INT32_MAX; }

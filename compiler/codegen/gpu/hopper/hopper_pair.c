@@ -145,6 +145,7 @@ static void hopper_pair_put_masks(const plan *p, dil_cuda_code *code,
   put_expressions(text, &l.rest);
   put_cover(text, &l.rest);
   put_mask_bits(text, &l.rest);
+  put_key_spans(text, &l.rest);
   put_block_lists(text, &l);
   put(text, "#define TURNS %d\n", !hopper_has_short_blocks(&l));
   code->knob[HOPPER_KNOB_LISTS] = l.count;
