@@ -72,6 +72,7 @@ dil_status call_lists_make(call_setup *b) {
     const dil_input *in = &p->input[made];
     const dil_tensor *rows = &b->inputs[in->rows], *cols = &b->inputs[in->cols];
     if (!dil_input_is_table(in) || in->rows >= p->input_count) continue;
+    if (b->call.packed.queries) continue; /* the run refuses it by name */
     b->inputs[made] = dil_lists_table(in, rows, b->size[CALL_M], NULL);
     if (!rows->data || !cols->data) continue;
     status = dil_lists_check(in, p->input, rows, cols, &b->inputs[made]);
