@@ -2,7 +2,9 @@
 processes of itself for each test, and prints `ok NAME` or `not ok NAME`; with
 RANK set it is one of them."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,7 @@ import cases  # noqa: F401  the folder of the examples
 import torch
 
 import dil
-from cases import run_tests
+from cases import fails, run_tests
 
 GQA = """pattern p { heads 4 kv 2; head_dim 16; dtype f32; causal;
   input t : f32[H] gradient; score s - t[h] * abs(i - j);
@@ -109,9 +111,6 @@ def refusals():
     hears(["and q has 49", "failed"], lambda: Ring(GQA, timeout=20),
           lambda ring, own: ring.attention(
               own[0][:, rank:], *own[1:], inputs=t))
-    hears(["needs a seed"], lambda: Ring(GQA.replace("causal;", "causal; dropout "
-                                                     "0.5;")),
-          lambda ring, own: ring.attention(*own, inputs=t, train=True))
     hears(["call must be the same in all processes"], lambda: Ring(GQA),
           lambda ring, own: wants_alone(ring, own, t))
 
@@ -148,6 +147,90 @@ def goes_on():
         except (dil.Error, TypeError):
             continue
         raise AssertionError(wrong)
+
+
+def one_seed():
+    """Dropout without a seed: the processes draw alike, also when a checkpoint
+    computes the call again."""
+    from dil.torch import Ring
+    from torch.utils import checkpoint
+    text = GQA.replace("causal;", "causal; dropout 0.5;")
+    slopes = {"t": torch.tensor([0.1, 0.2, 0.3, 0.4])}
+    ring, (q, k, v, d) = Ring(text, layout="striped"), tensors()
+    torch.manual_seed(0)
+    seed = int(torch.randint(2 ** 63 - 1, (), dtype=torch.int64))
+    whole = [x.requires_grad_() for x in (q, k, v)]
+    right = dil.torch.attention(*whole, text, inputs=slopes, train=True, seed=seed)
+    right = [right, *torch.autograd.grad(right, whole, d)]
+    own = [ring.shard(x).detach().requires_grad_() for x in whole]
+    call = lambda *x: ring.attention(*x, inputs=slopes, train=True)
+    torch.manual_seed(ring.rank)
+    for way in (call, lambda *x: checkpoint.checkpoint(call, *x,
+                                                       use_reentrant=False)):
+        torch.manual_seed(ring.rank)
+        o = way(*own)
+        found = [o, *torch.autograd.grad(o, own, ring.shard(d))]
+        for x, y in zip(found, right):
+            expect(x, ring.shard(y), "with dropout")
+
+
+def patched():
+    """A model of torchscale's kind, its rows shared out: outputs are those of one
+    process, and gradients add up to its own."""
+    import torch_patch
+    from dil.torch import Ring, modules
+
+    turn = modules.XPos(16)
+    for options in ({}, {"segments": (24, 40), "ratios": (1, 4)},
+                    {"xpos": True}, {"seq_parallel": True, "causal": True}):
+        causal, turns = options.pop("causal", False), options.pop("xpos", False)
+        whole, own = (torch_patch.model(**options) for _ in "12")
+        for m in (*whole, *own) if turns else ():
+            m.xpos = lambda x, offset=0, downscale=False: turn(
+                x[:, :, None], offset, downscale)[:, :, 0]
+        for m in whole:
+            m.args.seq_parallel = False
+        dil.torch.patch(whole)
+        for layout in ("contiguous", "zigzag"):
+            ring = Ring(layout=layout)
+            assert dil.torch.patch(own, ring=ring) == 2
+            dice = torch.Generator().manual_seed(4)
+            x, d = torch.randn(2, 2, 101, 64, generator=dice)
+            y, z = x, ring.shard(x)
+            for a, b in zip(whole, own):
+                y = y + a(y, y, y, is_causal=causal)[0]
+                z = z + b(z, z, z, is_causal=causal)[0]
+            expect(z, ring.shard(y), (options, layout))
+            right = torch.autograd.grad(y, list(whole.parameters()), d,
+                                        allow_unused=True)
+            made = torch.autograd.grad(z, list(own.parameters()), ring.shard(d),
+                                       allow_unused=True)
+            for a, b in zip(made, right):
+                torch.distributed.all_reduce(a)
+                gap = (a - b).norm() / b.norm()
+                assert gap < 1e-5 or b.norm() < 1e-3, (options, layout, gap)
+
+
+def patch_refuses():
+    """What a model on a ring cannot do is refused by name, on all."""
+    import torch_patch
+    from dil.torch import Ring
+    ring, m = Ring(), torch_patch.model()
+    fails("DIL_USAGE", "key_padding_mask is of this process's rows alone",
+          dil.torch.patch, m, ring=ring, padding="honour")
+    dil.torch.patch(m, ring=ring)
+    x = ring.shard(torch.randn(1, 30, 64))
+    fails("DIL_USAGE", "rows cannot be decoded one by one on a ring", m[0], x, x,
+          x, incremental_state={})
+    fails("DIL_USAGE", "cannot be pickled, it is of these processes", pickle.dumps,
+          m)
+    assert torch.equal(copy.deepcopy(m)[0](x, x, x)[0], m[0](x, x, x)[0])
+    theirs = type("DilatedAttention", (torch.nn.Module,), {
+        "segment_lengths": [8], "dilation_rates": [1], "dropout_p": 0.0,
+        "softmax_scale": None})()
+    fails("DIL_USAGE", "a ring is for torchscale's models", dil.torch.patch, theirs,
+          ring=ring)
+    fails("DIL_USAGE", "the ring has no plan of its own", ring.attention, x, x, x)
 
 
 def is_silent():
@@ -217,6 +300,18 @@ def test_a_first_call_tells_who_cannot_go_on():
 
 def test_a_refused_call_is_no_end():
     start("goes_on")
+
+
+def test_dropout_draws_one_seed():
+    start("one_seed")
+
+
+def test_patched_models_agree_with_one_process():
+    start("patched")
+
+
+def test_a_patch_refuses_by_name():
+    start("patch_refuses")
 
 
 def test_a_silent_process_is_named():

@@ -133,13 +133,14 @@ class Agreement:
         except dist.DistNetworkError as problem:
             raise Error("DIL_ENVIRONMENT", _GONE) from problem
 
-    def reach(self, word, ready=True):
-        """Whether all are `ready`, in a round where all say the same word. It
-        raises on all where one process refuses or says another one."""
-        self._say(word=word, ready=ready)
+    def reach(self, word, ready=True, offer=None):
+        """Whether all are `ready`, and what rank 0 offers, in a round where all
+        say the same word. It raises on all where one process refuses or says
+        another one."""
+        self._say(word=word, ready=ready, offer=offer)
         said = self._words()
         _compare([one["word"] for one in said], self.rank)
-        return all(one["ready"] for one in said)
+        return all(one["ready"] for one in said), said[0]["offer"]
 
     def refuse(self, problem):
         """This process's turn in a round where it cannot go on."""

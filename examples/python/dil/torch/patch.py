@@ -35,6 +35,17 @@ def _xpos(m, x, offset, is_key):
     return turned.unflatten(0, (x.shape[0], -1)).transpose(1, 2).to(x.dtype)
 
 
+def _xpos_of(m, x, positions, length, is_key):
+    """The same of rows at any positions of a sequence. Positions turn and stretch
+    each pair of elements, so that its two units tell how."""
+    units = torch.eye(2, dtype=x.dtype, device=x.device).repeat(1, x.shape[3] // 2)
+    first, second = (
+        m.xpos(unit.expand(1, length, -1), offset=0, downscale=is_key)
+        [0, positions, None].to(x.dtype) for unit in units)
+    return (x[..., ::2].repeat_interleave(2, -1) * first
+            + x[..., 1::2].repeat_interleave(2, -1) * second)
+
+
 def _with_earlier(state, k, v):
     """Keys and values with those of earlier calls, in torchscale's own form:
     [B, H, M, D], so that a host can reorder beams."""
@@ -56,9 +67,16 @@ def _torchscale(m, options, query, key, value, incremental_state=None,
                "score")
     q, k, v = (project(x).unflatten(-1, (m.num_heads, -1)) for project, x in
                ((m.q_proj, query), (m.k_proj, key), (m.v_proj, value)))
+    ring = options["ring"]
     if incremental_state is not None:
+        if ring:
+            refuse("rows cannot be decoded one by one on a ring: patch the model "
+                   "again without one")
         k, v = _with_earlier(incremental_state, k, v)
-    if m.xpos is not None:
+    if m.xpos is not None and ring:
+        at = ring.positions().to(q.device), ring.length
+        q, k = _xpos_of(m, q, *at, False), _xpos_of(m, k, *at, True)
+    elif m.xpos is not None:
         offset = k.shape[1] - q.shape[1]
         q, k = _xpos(m, q, offset, False), _xpos(m, k, 0, True)
     honour = options["padding"] == "honour" and key_padding_mask is not None
@@ -68,8 +86,9 @@ def _torchscale(m, options, query, key, value, incremental_state=None,
         gradient=options["gradient"], zero_keys=options["zero_keys"],
         padding=honour)
     inputs = {"padding": dilated.padding_of(key_padding_mask)} if honour else {}
-    x = attention(q, k, v, text, inputs=inputs,
-                  train=m.training and m.dropout > 0).flatten(2)
+    attend = ring.attention if ring else attention
+    x = attend(q, k, v, text, inputs=inputs,
+               train=m.training and m.dropout > 0).flatten(2)
     if m.inner_attn_ln is not None:
         x = m.inner_attn_ln(x)
     return m.out_proj(x), None
@@ -82,11 +101,13 @@ def _is_torchscale(m):
 
 def _tell_torchscale(m, options):
     """What a patched module does otherwise, a sentence each."""
-    if getattr(m.args, "seq_parallel", False):
+    if getattr(m.args, "seq_parallel", False) and not options["ring"]:
         refuse("seq_parallel splits one sequence over processes by "
-               "torchscale's own messages, which a patch does not have: set "
-               "args.seq_parallel = False, or let `dil run` or a topology "
-               "split the sequence")
+               "torchscale's own messages, which a patch does not have: give it "
+               "ring=dil.torch.Ring(), or set args.seq_parallel = False")
+    if options["ring"] and options["padding"] == "honour":
+        refuse('padding="honour" does not go with a ring: key_padding_mask is of '
+               "this process's rows alone")
     for s, r in dilated.branches(m.args.segment_length, m.args.dilated_ratio):
         if s % r:
             yield (f"dilation {r} does not divide segment {s}: beyond {s} rows "
@@ -133,6 +154,9 @@ def _is_fkodom(m):
 
 
 def _tell_fkodom(m, options):
+    if options["ring"]:
+        refuse("dilated-attention-pytorch divides by sums over all rows, which a "
+               "ring has not: a ring is for torchscale's models")
     if m.dropout_p:
         yield ("attention_dropout is ignored, as dilated-attention-pytorch "
                "ignores it")
@@ -159,19 +183,23 @@ def _must_be(name, given, *known):
                f"got {given!r}")
 
 
-def patch(model, *, zero_keys=True, padding="ignore", gradient="detached"):
+def patch(model, *, zero_keys=True, padding="ignore", gradient="detached",
+          ring=None):
     """Lets dil compute every dilated attention of a model; returns how many.
 
     `zero_keys`: attend to the zeros that torchscale pads with, as its weights
     were trained. `padding`: "ignore" key_padding_mask, as torchscale does, or
     "honour" it. `gradient`: "detached" takes the mixing weights of the branches
-    as constants, as torchscale does; "exact" does not. A patched model can be
-    patched again with other options.
+    as constants, as torchscale does; "exact" does not. `ring`: a dil.torch.Ring;
+    each process gives the model its rows of one sequence, as ring.shard() or
+    ring.positions() deal them out, and args.seq_parallel counts for nothing. A
+    patched model can be patched again with other options.
     """
     _must_be("zero_keys", zero_keys, True, False)
     _must_be("padding", padding, "ignore", "honour")
     _must_be("gradient", gradient, "detached", "exact")
-    options = {"zero_keys": zero_keys, "padding": padding, "gradient": gradient}
+    options = {"zero_keys": zero_keys, "padding": padding, "gradient": gradient,
+               "ring": ring}
     found = [(m, _kind(m)) for m in model.modules() if _kind(m)]
     if not found:
         refuse("the model has no dilated attention that a patch knows: "

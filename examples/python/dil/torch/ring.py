@@ -92,6 +92,13 @@ class _How:
         self.kernel, self.sizes, self.train = kernel, sizes, bool(train)
         self.seed, self.scale = seed, kernel._scale(scale)
 
+    def offer(self):
+        """A seed of PyTorch's generator, which draws it again where a checkpoint
+        computes the call again."""
+        if self.seed is None:
+            return int(torch.randint(2 ** 63 - 1, (), dtype=torch.int64))
+        return None
+
     def word(self, call, **more):
         """As the ranks tell it each other."""
         kernel, sizes = self.kernel, self.sizes
@@ -118,7 +125,7 @@ class _Forward:
             q=at[0], k=at[1], v=at[2], o=at[3],
             lse=None if lse is None else ctypes.pointer(self._lse),
             inputs=self._inputs if inputs else None, input_count=len(inputs),
-            train=int(how.train), seed=how.seed, scale=how.scale)
+            train=int(how.train), seed=how.seed or 0, scale=how.scale)
 
     def run(self, rank):
         _c.must(_c.library.dil_rank_run(rank, ctypes.byref(self.how.sizes),
@@ -164,7 +171,7 @@ class _Attend(torch.autograd.Function):
                                dtype=torch.float32)
                    if how.kernel.has_lse else None)
             call = _Forward(how, q, k, v, o, lse, inputs)
-        ring._together(call, how.kernel, how.word("forward"))
+        ring._together(call, how, how.word("forward"))
         ctx.ring, ctx.how, ctx.has_lse = ring, how, lse is not None
         sums = q.new_empty(0, dtype=torch.float32) if lse is None else lse
         ctx.save_for_backward(q, k, v, o, sums, *inputs)
@@ -182,7 +189,7 @@ class _Attend(torch.autograd.Function):
                 lse = dlse = None
             call = _Backward(_Forward(how, q, k, v, o, lse, inputs), d_o, dlse,
                              wanted)
-        ring._together(call, how.kernel, how.word(
+        ring._together(call, how, how.word(
             "backward", input_gradients=wanted[3:], dlse=dlse is not None))
         return None, None, *call.found()
 
@@ -193,7 +200,7 @@ class _Attend(torch.autograd.Function):
 class Ring:
     """One sequence on the processes of a group.
 
-    `plan`: what attention() takes. `topology`: the name of one in the plan's
+    `plan`: what attention() takes; None where each call names one. `topology`: the name of one in the plan's
     file, whose ring has as many ranks as the group has processes; without a name
     `layout` ("contiguous", "zigzag" or "striped") and `exchange` ("ring" or
     "gather") say how rows are dealt out and travel. `timeout`: seconds that a
@@ -201,7 +208,7 @@ class Ring:
     given. All processes make their Ring together.
     """
 
-    def __init__(self, plan, topology=None, group=None, layout="contiguous",
+    def __init__(self, plan=None, topology=None, group=None, layout="contiguous",
                  exchange="ring", timeout=None):
         if not dist.is_initialized():
             _refuse("a ring needs torch.distributed.init_process_group")
@@ -212,11 +219,18 @@ class Ring:
         self.layout, self.gathers = layout, exchange == "gather"
         self._agreement = Agreement(self.group, DEFAULT_TIMEOUT)
         with self._telling():
-            self.plan = find(plan)
+            self.plan = None if plan is None else find(plan)
             self._choose(topology, layout, exchange, timeout)
         self._agreement.reach({"layout": self.layout, "gather": self.gathers,
                                "timeout": self.timeout})
         self._agreement.wait(self.timeout)
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        _refuse("a dil.torch.Ring cannot be pickled, it is of these processes: "
+                "make it anew, and patch the model again")
 
     def _choose(self, topology, layout, exchange, timeout):
         if layout not in LAYOUTS or exchange not in ("ring", "gather"):
@@ -224,6 +238,8 @@ class Ring:
                     f"ring or gather, got {layout!r} and {exchange!r}")
         self.timeout = DEFAULT_TIMEOUT
         if topology is not None:
+            if self.plan is None:
+                _refuse("a topology is one of the plan's file: give the plan")
             self._follow(topology)
         if timeout is not None:
             self.timeout = float(timeout)
@@ -279,10 +295,14 @@ class Ring:
             self._agreement.refuse(problem)
             raise
 
-    def _together(self, call, kernel, word):
+    def _together(self, call, how, word):
         """Runs a call of which all processes say the same word, on the rank of
         its kernel, which they make together."""
-        all_have = self._agreement.reach(word, kernel._handle in self._made)
+        kernel = how.kernel
+        all_have, seed = self._agreement.reach(
+            word, kernel._handle in self._made, how.offer())
+        if how.seed is None:
+            how.seed = call.arguments.seed = seed
         rank = self._made.pop(kernel._handle, None)
         if not all_have:
             rank = _Rank(kernel, self, self._agreement.meeting())
@@ -295,10 +315,13 @@ class Ring:
         """attention() of this process's rows, in the order of positions(). The
         sequence has `length` queries and `key_length` keys; what positions() or
         shard() were told last, and as many, where they are not given. `inputs`
-        are those of the whole. `seed`: an integer, the same in all processes.
+        are those of the whole. `seed`: an integer, the same in all processes; where
+        dropout has none, PyTorch's generator of rank 0 draws it.
         Returns o, or with `lse` o and lse, of this process's rows.
         """
         with self._telling():
+            if plan is None and self.plan is None:
+                _refuse("the ring has no plan of its own: give one")
             plan = self.plan if plan is None else find(plan)
             how, given = self._prepare(plan, q, k, v, inputs, train, seed, scale,
                                        length, key_length, lse)
@@ -313,9 +336,7 @@ class Ring:
             _refuse("the length of the sequence is not known: give it")
         length = self.length if length is None else int(length)
         keys = length if key_length is None else int(key_length)
-        if plan.has_dropout and train and seed is None:
-            _refuse("dropout on a ring needs a seed that all processes have "
-                    "alike")
+        draws = plan.has_dropout and train and seed is None
         if lse and not plan.has_lse:
             _refuse(f"plan '{plan.name}' has no lse: its branches have a softmax "
                     "each")
@@ -324,5 +345,5 @@ class Ring:
         q, k, v = (_rows(x) for x in (q, k, v))
         kernel = plan.kernel(q, k, v, backward=plan.no_gradients is None)
         how = _How(kernel, _c.Sizes(q.shape[0], length, keys), train,
-                   int(seed or 0) % 2 ** 64, scale)
+                   None if draws else int(seed or 0) % 2 ** 64, scale)
         return how, (q, k, v, *given)
