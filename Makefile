@@ -66,6 +66,7 @@ keyspans := $(call objects,compiler/pattern/key_span.c compiler/pattern/expr.c \
 hopper   := $(BUILD)/tests/gpu/hopper_bench
 # An example that trains, with its attention made ahead of time.
 train    := $(BUILD)/examples/host/train
+trainmpi  = $(if $(MPICC),$(BUILD)/examples/host/train_ranks)
 hoppers  := $(call objects,tests/gpu/*.c)
 headers  := compiler/dil.h runtime/dilrt.h runtime/dlpack.h runtime/status.def
 pools    := $(BUILD)/tests/bench/pool $(BUILD)/tests/bench/pool_cuda
@@ -221,7 +222,7 @@ $(core) $(cli): | $(BUILD)/grammar/parser.h $(BUILD)/grammar/scanner.h
 
 # ---- tests ----------------------------------------------------------------
 
-tests: all $(gpuhost) $(mpihost) $(hopper) $(train) $(suites) $(fuzzer) \
+tests: all $(gpuhost) $(mpihost) $(hopper) $(train) $(trainmpi) $(suites) $(fuzzer) \
        $(BUILD)/tests/fuzz/fuzz_front.o $(emulator) $(older) $(counting)
 $(BUILD)/tests/harness.a: $(harness)
 	$(call say,ar)rm -f $@; $(AR) rcs $@ $^
@@ -274,8 +275,18 @@ $(BUILD)/examples/host/libattend.a: examples/host/train.dil $(BUILD)/dil $(libra
 	@mkdir -p $(@D)
 	$(call say,dil)$(BUILD)/dil build $< --backward --standalone --emit=a,h \
 	  -o $(@:.a=)
-$(train): examples/host/train.c $(BUILD)/examples/host/libattend.a
-	$(call say,link)$(LINK) -std=c99 $(WARN) -I$(@D) -o $@ $^ -lm -lpthread
+$(train): $(addprefix examples/host/train,.c _one.c .h) \
+          $(BUILD)/examples/host/libattend.a
+	$(call say,link)$(LINK) -std=c99 $(WARN) -I$(@D) -o $@ \
+	  $(filter-out %.h,$^) -lm -lpthread
+$(BUILD)/examples/host/train_ranks: $(BUILD)/libdil.so $(BUILD)/libdilrt.so \
+                        $(BUILD)/include/dil \
+                        $(addprefix examples/host/train,.c _ranks.c .h)
+	@mkdir -p $(@D)
+	$(call say,link)$(LINK) -std=c99 $(WARN) -DTRAIN_RANKS -I$(BUILD)/include \
+	  $(patsubst -I%,-isystem %,$(shell $(MPICC) --showme:compile)) -o $@ \
+	  $(filter %.c,$^) $(filter %.so,$^) -Wl,-rpath,'$$ORIGIN/../..' -lm \
+	  $(shell $(MPICC) --showme:link)
 # A host sees the headers as they are installed.
 $(gpuhost).o: EXTRA = -I$(BUILD)/include
 # Suites of the back end's insides are linked with it.
@@ -301,7 +312,7 @@ demo-here: all
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
 	@BUILD=$(BUILD) tests/run.sh partition shards ring linked_ranks link rendezvous processes mpi \
-	  mpi_faults ring_examples gpu-ring
+	  mpi_faults mpi_train ring_examples gpu-ring
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 

@@ -2,11 +2,13 @@
  * both ways in a library that was made ahead of time; all the rest is plain C.
  *
  *   dil build train.dil --backward --standalone -o libattend --emit=a,h
- *   cc -O2 train.c libattend.a -lm -lpthread -o train
+ *   cc -O2 train.c train_one.c libattend.a -lm -lpthread -o train
  *   ./train ../data/tokens.txt 300
  *
- * It prints the loss, in nats a letter, and fails where a call does. */
-#include "libattend.h"
+ * It prints the loss, in nats a letter, and fails where a call does. With
+ * train_ranks.c in place of train_one.c it trains on the processes of an MPI
+ * job, each of which has some letters of every sequence. */
+#include "train.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,19 +16,16 @@
 #include <string.h>
 
 enum {
-  BATCH = 4,
-  LETTERS = 64, /* of a sequence */
-  ROWS = BATCH * LETTERS,
-  HEADS = attend_heads,
-  HEAD_DIM = attend_head_dim,
-  WIDTH = HEADS * HEAD_DIM,
   HIDDEN = 4 * WIDTH,
   LAYERS = 2,
   SYMBOLS = 64, /* different letters at most */
   TEXT_MOST = 1 << 16
 };
 
-static void stop(const char *why) {
+/* This process's letters of a sequence, their places there, and its rows. */
+static int own_letters, place[LETTERS], own_rows;
+
+void stop(const char *why) {
   fprintf(stderr, "train: %s\n", why);
   exit(1);
 }
@@ -76,9 +75,9 @@ static void step_parameter(parameter *p, int step) {
   }
 }
 
-/* y += x w, for ROWS rows. */
+/* y += x w, for all rows. */
 static void multiply(const float *x, const parameter *w, float *y) {
-  for (int r = 0; r < ROWS; r++)
+  for (int r = 0; r < own_rows; r++)
     for (int i = 0; i < w->rows; i++) {
       const float *row = w->value + i * w->columns;
       float factor = x[r * w->rows + i];
@@ -90,7 +89,7 @@ static void multiply(const float *x, const parameter *w, float *y) {
 /* dx += dy w^T, and the gradient of w += x^T dy. */
 static void multiply_back(const float *x, const float *dy, parameter *w,
                           float *dx) {
-  for (int r = 0; r < ROWS; r++)
+  for (int r = 0; r < own_rows; r++)
     for (int i = 0; i < w->rows; i++) {
       const float *row = w->value + i * w->columns, *d = dy + r * w->columns;
       float *gradient = w->gradient + i * w->columns;
@@ -111,7 +110,7 @@ static float scale_of(const float *row) {
 
 /* Each row divided by its root mean square (arXiv 1910.07467). */
 static void normalise(const float *x, float *y) {
-  for (int r = 0; r < ROWS; r++) {
+  for (int r = 0; r < own_rows; r++) {
     float scale = scale_of(x + r * WIDTH);
     for (int i = 0; i < WIDTH; i++)
       y[r * WIDTH + i] = scale * x[r * WIDTH + i];
@@ -119,7 +118,7 @@ static void normalise(const float *x, float *y) {
 }
 
 static void normalise_back(const float *x, const float *dy, float *dx) {
-  for (int r = 0; r < ROWS; r++) {
+  for (int r = 0; r < own_rows; r++) {
     const float *row = x + r * WIDTH, *d = dy + r * WIDTH;
     float scale = scale_of(row), dot = 0;
     for (int i = 0; i < WIDTH; i++) dot += d[i] * row[i];
@@ -131,67 +130,56 @@ static void normalise_back(const float *x, const float *dy, float *dx) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* q, k and v stand beside each other in one row: [BATCH, LETTERS, 3, WIDTH]. */
-typedef struct view {
-  DLTensor tensor;
-  int64_t shape[4], strides[4];
-} view;
-
-static const DLTensor *view_of(view *v, float *data, int64_t pitch) {
-  *v = (view){{data, {kDLCPU, 0}, 4, {kDLFloat, 32, 1}, v->shape, v->strides,
-               0},
-              {BATCH, LETTERS, HEADS, HEAD_DIM},
-              {LETTERS * pitch, pitch, HEAD_DIM, 1}};
-  return &v->tensor;
-}
-
-/* What a layer keeps from its forward run. */
+/* What a layer keeps from its forward run. q, k and v stand beside each other in
+ * one row: [BATCH, own_letters, 3, WIDTH]. */
 typedef struct layer {
   parameter mix, out, up, down, slope;
   float x[ROWS * WIDTH], normal[ROWS * WIDTH];
   float qkv[ROWS * 3 * WIDTH], o[ROWS * WIDTH];
   float lse[BATCH * HEADS * LETTERS];
   float y[ROWS * WIDTH], normal_y[ROWS * WIDTH], hidden[ROWS * HIDDEN];
-  view q, k, v, attended;
-  DLTensor slope_tensor, lse_tensor;
-  attend_arguments call; /* the gradients read it again */
+  attended attended; /* the gradients read it again */
 } layer;
 
-static int64_t slope_shape[] = {HEADS}, lse_shape[] = {BATCH, HEADS, LETTERS};
-
-static DLTensor plain_tensor(float *data, int dimensions, int64_t *shape) {
+static DLTensor tensor(float *data, int dimensions, int64_t *shape,
+                       int64_t *strides) {
   return (DLTensor){data, {kDLCPU, 0}, dimensions, {kDLFloat, 32, 1},
-                    shape, NULL, 0};
+                    shape, strides, 0};
+}
+
+static void set_strides(int64_t strides[4], int64_t pitch) {
+  strides[0] = own_letters * pitch;
+  strides[1] = pitch;
+  strides[2] = HEAD_DIM;
+  strides[3] = 1;
 }
 
 static void attention(layer *l) {
-  l->lse_tensor = plain_tensor(l->lse, 3, lse_shape);
-  l->slope_tensor = plain_tensor(l->slope.value, 1, slope_shape);
-  l->call = (attend_arguments)ATTEND_ARGUMENTS_INIT;
-  l->call.q = view_of(&l->q, l->qkv, 3 * WIDTH);
-  l->call.k = view_of(&l->k, l->qkv + WIDTH, 3 * WIDTH);
-  l->call.v = view_of(&l->v, l->qkv + 2 * WIDTH, 3 * WIDTH);
-  view_of(&l->attended, l->o, WIDTH);
-  l->call.o = &l->attended.tensor;
-  l->call.lse = &l->lse_tensor;
-  l->call.slope = &l->slope_tensor;
-  if (attend(NULL, &l->call)) stop(attend_last_error());
+  attended *a = &l->attended;
+  *a = (attended){.row_shape = {BATCH, own_letters, HEADS, HEAD_DIM},
+                  .slope_shape = {HEADS},
+                  .lse_shape = {BATCH, HEADS, own_letters}};
+  set_strides(a->qkv_strides, 3 * WIDTH);
+  set_strides(a->o_strides, WIDTH);
+  a->q = tensor(l->qkv, 4, a->row_shape, a->qkv_strides);
+  a->k = tensor(l->qkv + WIDTH, 4, a->row_shape, a->qkv_strides);
+  a->v = tensor(l->qkv + 2 * WIDTH, 4, a->row_shape, a->qkv_strides);
+  a->o = tensor(l->o, 4, a->row_shape, a->o_strides);
+  a->lse = tensor(l->lse, 3, a->lse_shape, NULL);
+  a->slope = tensor(l->slope.value, 1, a->slope_shape, NULL);
+  attention_forward(a);
 }
 
-static void attention_back(layer *l, float *d_o, float *dqkv) {
-  view gradient, dq, dk, dv;
-  DLTensor dslope = plain_tensor(l->slope.gradient, 1, slope_shape);
-  attend_gradients g = ATTEND_GRADIENTS_INIT;
-  view_of(&dq, dqkv, 3 * WIDTH);
-  view_of(&dk, dqkv + WIDTH, 3 * WIDTH);
-  view_of(&dv, dqkv + 2 * WIDTH, 3 * WIDTH);
-  g.forward = &l->call;
-  g.d_o = view_of(&gradient, d_o, WIDTH);
-  g.dq = &dq.tensor;
-  g.dk = &dk.tensor;
-  g.dv = &dv.tensor;
-  g.slope = &dslope; /* written, not added to: each layer has its own */
-  if (attend_backward(NULL, &g)) stop(attend_last_error());
+static void attention_gradients(layer *l, float *d_o, float *dqkv) {
+  attended *a = &l->attended;
+  DLTensor gradient = a->o, dq = a->q, dk = a->k, dv = a->v;
+  DLTensor dslope = a->slope;
+  gradient.data = d_o;
+  dq.data = dqkv;
+  dk.data = dqkv + WIDTH;
+  dv.data = dqkv + 2 * WIDTH;
+  dslope.data = l->slope.gradient; /* written: each layer has its own */
+  attention_back(a, &gradient, &dq, &dk, &dv, &dslope);
 }
 
 /* ---- layers -------------------------------------------------------------- */
@@ -237,7 +225,7 @@ static void layer_back(layer *l, float *dx) {
   normalise_back(l->y, d_normal, dx);
   memset(d_o, 0, sizeof d_o);
   multiply_back(l->o, dx, &l->out, d_o);
-  attention_back(l, d_o, d_qkv);
+  attention_gradients(l, d_o, d_qkv);
   memset(d_normal, 0, sizeof d_normal);
   multiply_back(l->normal, d_qkv, &l->mix, d_normal);
   normalise_back(l->x, d_normal, dx);
@@ -267,17 +255,19 @@ static float row_loss(float *row, int next) {
   return logf(sum) - own;
 }
 
+/* The loss of all rows, those of other processes too. */
 static float forward(const int *letter, const int *next) {
   float loss = 0;
-  for (int r = 0; r < ROWS; r++)
+  for (int r = 0; r < own_rows; r++)
     memcpy(x + r * WIDTH, embedding.value + letter[r] * WIDTH,
            WIDTH * sizeof(float));
   for (int i = 0; i < LAYERS; i++) layer_forward(&layers[i], x);
   normalise(x, top);
   memset(logits, 0, sizeof logits);
   multiply(top, &unembedding, logits);
-  for (int r = 0; r < ROWS; r++)
+  for (int r = 0; r < own_rows; r++)
     loss += row_loss(logits + r * SYMBOLS, next[r]) / ROWS;
+  attention_sum(&loss, 1);
   return loss;
 }
 
@@ -287,9 +277,11 @@ static void backward(const int *letter) {
   multiply_back(top, logits, &unembedding, d_top);
   normalise_back(x, d_top, dx);
   for (int i = LAYERS; i-- > 0;) layer_back(&layers[i], dx);
-  for (int r = 0; r < ROWS; r++)
+  for (int r = 0; r < own_rows; r++)
     for (int i = 0; i < WIDTH; i++)
       embedding.gradient[letter[r] * WIDTH + i] += dx[r * WIDTH + i];
+  for (int i = 0; i < trained_count; i++)
+    attention_sum(trained[i]->gradient, trained[i]->rows * trained[i]->columns);
 }
 
 /* ---- the text ------------------------------------------------------------ */
@@ -313,9 +305,9 @@ static void take_batch(int *letter, int *next) {
   for (int b = 0; b < BATCH; b++) {
     random_number();
     int start = (int)(random_state >> 8) % (text_count - LETTERS - 1);
-    for (int i = 0; i < LETTERS; i++) {
-      letter[b * LETTERS + i] = text[start + i];
-      next[b * LETTERS + i] = text[start + i + 1];
+    for (int i = 0; i < own_letters; i++) {
+      letter[b * own_letters + i] = text[start + place[i]];
+      next[b * own_letters + i] = text[start + place[i] + 1];
     }
   }
 }
@@ -326,15 +318,19 @@ int main(int argc, char **argv) {
   int steps = argc > 2 ? atoi(argv[2]) : 300;
   float recent = 0;
   read_text(path);
+  own_letters = attention_begin(place);
+  own_rows = BATCH * own_letters;
   make_model();
   for (int step = 1; step <= steps; step++) {
     take_batch(letter, next);
     float loss = forward(letter, next);
     recent = step == 1 ? loss : 0.95f * recent + 0.05f * loss;
-    if (step == 1 || step % 50 == 0 || step == steps)
+    int due = step == 1 || step % 50 == 0 || step == steps;
+    if (due && attention_speaks())
       printf("step %4d  loss %.3f\n", step, (double)recent);
     backward(letter);
     for (int i = 0; i < trained_count; i++) step_parameter(trained[i], step);
   }
+  attention_end();
   return 0;
 }
