@@ -30,6 +30,7 @@ def test_files_exist():
     found = re.findall(r"\]\((\S+)\)", page())
     assert len(found) > 5
     for path in found:
+        path = path.split("#")[0]
         assert os.path.exists(os.path.join(os.path.dirname(PAGE), path)), path
 
 

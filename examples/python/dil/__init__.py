@@ -190,7 +190,7 @@ class _Views:
         return self.pointer(x, name, self.kernel._code)
 
     def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale,
-                  lies):
+                  lies, lists):
         """`inputs` in the kernel's order."""
         kernel = self.kernel
         for name, x in ("q", q), ("k", k), ("v", v):
@@ -215,6 +215,9 @@ class _Views:
         for name, x in lies.tensors():
             setattr(arguments, name, self.pointer(x, name))
         arguments.longest_q, arguments.longest_k = lies.longest_q, lies.longest_k
+        pointers = [self.pointer(x, "a list of blocks") for x in lists]
+        arguments.selection = _c.array_of(_c.TensorPointer, len(lists))(*pointers)
+        arguments.selection_count = len(lists)
         arguments.o_flags = self.flags["o"]
         arguments.lse_flags = self.flags.get("lse", 0)
         return arguments
@@ -241,6 +244,7 @@ class Kernel(_Owned):
         self.dtype = _tensors.NAMES[info.dtype.code, info.dtype.bits]
         self.plan_hash = info.plan_hash
         self._handle, self._input_count = pointer.value, info.input_count
+        self._list_count = info.selection_count
         self.input_names = tuple(name for name, _, _ in self.inputs(1, 1, 1))
         self._differentiable = [name for i, name in enumerate(self.input_names)
                                 if self._has_gradient(i)]
@@ -255,16 +259,16 @@ class Kernel(_Owned):
 
     def inputs(self, batch, queries, keys):
         """Name, dtype and shape of each declared input, for these sizes."""
-        sizes, found = _c.Sizes(batch, queries, keys), []
-        for index in range(self._input_count):
-            info = _c.TensorInfo()
-            _must(_library.dil_kernel_tensor(self._pointer, 64 + index,
-                                             ctypes.byref(sizes),
-                                             ctypes.byref(info)))
-            found.append((info.name.decode(),
-                          _tensors.NAMES[info.dtype.code, info.dtype.bits],
-                          tuple(info.shape[:info.rank])))
-        return found
+        sizes = _c.Sizes(batch, queries, keys)
+        return [self._tensor(64 + i, sizes) for i in range(self._input_count)]
+
+    def _tensor(self, number, sizes):
+        info = _c.TensorInfo()
+        _must(_library.dil_kernel_tensor(self._pointer, number,
+                                         ctypes.byref(sizes), ctypes.byref(info)))
+        return (info.name.decode(),
+                _tensors.NAMES[info.dtype.code, info.dtype.bits],
+                tuple(info.shape[:info.rank]))
 
     def _ordered(self, given):
         """The inputs of a call, in the kernel's order."""
@@ -296,7 +300,8 @@ class Kernel(_Owned):
 
     def __call__(self, q, k, v, inputs=None, out=None, lse=False, lengths=None,
                  train=False, seed=0, scale=None, stream=None, offsets_q=None,
-                 offsets_k=None, longest_q=None, longest_k=None, pages=None):
+                 offsets_k=None, longest_q=None, longest_k=None, pages=None,
+                 selection=False):
         """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
 
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
@@ -315,17 +320,26 @@ class Kernel(_Owned):
         `longest_k`: rows of the longest document, needed on a GPU alone.
         `pages`: k and v are a cache [pages, rows, Hkv, D], and pages[b, j / rows]
         has key j of batch row b; int32 [B, n], with `lengths`.
-        Returns the output, or the output and lse.
+        `selection`: also return what each `keep top` and `keep mass` chose, a list
+        of pairs of rows [B, H, nbq + 1] and cols [B, H, ...]: block r of queries
+        has the blocks of keys cols[rows[r]] to cols[rows[r + 1] - 1].
+        Returns the output, and lse and the selection where they are asked for.
         """
         if lse is False:
             lse = None
         given = self._ordered(inputs) if inputs or self.input_names else ()
         call = (q, k, v, out, lse, lengths, given, train, seed,
                 self._scale(scale), stream)
-        if not offsets_q is offsets_k is longest_q is longest_k is pages is None:
-            made = self._run_at_length(*call, self._lies(
-                q, stream, offsets_q, offsets_k, longest_q, longest_k, pages))
-            return made[0] if lse is None else made
+        if (selection or not offsets_q is offsets_k is longest_q is longest_k
+                is pages is None):
+            lies = self._lies(q, stream, offsets_q, offsets_k, longest_q,
+                              longest_k, pages)
+            lists = self._lists(q, k) if selection else ()
+            o, sums = self._run_at_length(*call, lies, lists)
+            made = (o,) if lse is None else (o, sums)
+            if selection:
+                made += (list(zip(lists[::2], lists[1::2])),)
+            return made if len(made) > 1 else o
         made = (_quick.is_quick(type(q))
                 and _tensors.is_direct(q, k, v, out, *given)
                 and _quick.run(self._handle, *call)
@@ -335,17 +349,28 @@ class Kernel(_Owned):
             lse = made[1] if lse is True else lse
         return out if lse is None else (out, lse)
 
+    def _lists(self, q, k):
+        """For the blocks that a call chooses: rows and cols of each choice."""
+        _must_be_rows("q", q), _must_be_rows("k", k)
+        if not self._list_count:
+            raise Error("DIL_USAGE", f"kernel '{self.name}' chooses no blocks: "
+                        "selection wants a `keep top` or `keep mass`")
+        sizes = _c.Sizes(q.shape[0], q.shape[1], k.shape[1])
+        return [_tensors.like(q, self._tensor(192 + i, sizes)[2], "int32")
+                for i in range(self._list_count)]
+
     def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
-                       stream, lies=_layout.PLAIN):
+                       stream, lies=_layout.PLAIN, lists=()):
         """o and lse, which are made where they are None and True."""
         _must_be_rows("q", q)
         if o is None:
             o = _tensors.like(q, tuple(q.shape[:3]) + (self.value_dim,), None)
         if lse is True:
-            lse = _tensors.like(q, (q.shape[0], self.heads, q.shape[1]), "lse")
+            lse = _tensors.like(q, (q.shape[0], self.heads, q.shape[1]),
+                                "float32")
         views = _Views(self, stream)
         arguments = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
-                                    scale, lies)
+                                    scale, lies, lists)
         _must(_c.kernel_run(self._handle, ctypes.addressof(arguments)))
         return o, lse
 
@@ -400,7 +425,8 @@ class Kernel(_Owned):
         *call, stream = call
         views = _Views(self, stream)
         q, k, v, o, lse, inputs, lengths, *numbers = call
-        call = views.arguments(q, k, v, o, lse, inputs, lengths, *numbers, lies)
+        call = views.arguments(q, k, v, o, lse, inputs, lengths, *numbers, lies,
+                               ())
         count = len(inputs)
         g = _c.Gradients(forward=ctypes.pointer(call),
                          d_o=views.rows(d_o, "do"), input_count=count)

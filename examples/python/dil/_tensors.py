@@ -145,13 +145,13 @@ def view_of(x, name, want, stream):
 
 
 def like(x, shape, dtype):
-    """An empty tensor of x's kind, on its device."""
+    """An empty tensor of x's kind, on its device; dtype None: that of x."""
     if is_torch(x):
-        kind = pytorch().float32 if dtype == "lse" else x.dtype
+        kind = getattr(pytorch(), dtype) if dtype else x.dtype
         return x.new_empty(shape, dtype=kind)
     if is_array(x):
         import numpy
-        return numpy.empty(shape, "float32" if dtype == "lse" else x.dtype)
+        return numpy.empty(shape, dtype or x.dtype)
     raise Error("DIL_USAGE", f"outputs beside {type(x).__name__} must be given")
 
 

@@ -15,8 +15,8 @@ from dil import Error, _layout
 from . import ops
 from .plan import Plan, find as _find
 
-__all__ = ["Error", "Plan", "Ring", "attention", "modules", "ops", "patch",
-           "unpatch"]
+__all__ = ["Error", "Plan", "Ring", "attention", "chosen_blocks", "modules",
+           "ops", "patch", "unpatch"]
 
 
 @_constant
@@ -104,6 +104,17 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
         _seed(seed, q.device) if train and drops else None, train, lse,
         _lies(q, offsets_q, offsets_k, longest_q, longest_k, pages))
     return (o, log_sums) if lse else o
+
+
+def chosen_blocks(q, k, v, plan, *, inputs=None, scale=None, lengths=None):
+    """The blocks of keys that attention() of these chooses: for each `keep top` and
+    `keep mass` of the plan a pair of int32 lists, rows [B, H, nbq + 1] and cols
+    [B, H, ...]. Block r of queries has the blocks of keys cols[rows[r]] to
+    cols[rows[r + 1] - 1]. A plan with `keep from` can take them as inputs."""
+    with _torch.no_grad():
+        return _find(plan).kernel(q, k, v)(
+            q, k, v, inputs=inputs, scale=scale, lengths=lengths,
+            selection=True)[1]
 
 
 from . import modules, sdpa  # noqa: E402  they call attention
