@@ -115,6 +115,10 @@ typedef struct cost_gpu_case {
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
+/* Operations that one kernel of gradients computes for so many pairs. */
+double cost_gpu_gradient_flops(const pattern *p,
+                               const struct dil_cuda_code *code,
+                               double pairs);
 /* Of one kernel of gradients. Its tiles hold query rows, or keys; `fast`: it is
  * of the fast family. */
 double cost_gpu_gradient_seconds(const pattern *p, const cost_gpu_case *c,

@@ -204,6 +204,11 @@ static double gradient_pair_flops(const pattern *p, int32_t makes) {
                 (double)p->value_dim * (slopes + v));
 }
 
+double cost_gpu_gradient_flops(const pattern *p, const dil_cuda_code *code,
+                               double pairs) {
+  return pairs * gradient_pair_flops(p, code->knob[GRADIENT_KNOB_MAKES]);
+}
+
 double cost_gpu_gradient_seconds(const pattern *p, const cost_gpu_case *c,
                                  bool fast) {
   const dil_cuda_code *code = c->code;

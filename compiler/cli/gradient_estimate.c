@@ -105,6 +105,17 @@ static double estimate_kernel(const call_setup *planned,
   return cost_gpu_gradient_seconds(planned->pattern, &spot, fast);
 }
 
+/* Adds what a kernel computes, and how long that takes. */
+static void estimate_add(const call_setup *planned, const dil_cuda_code *code,
+                         const plan *backward, const dil_cuda_facts *facts,
+                         double pairs, gradient_estimate *out) {
+  int32_t makes = code->knob[GRADIENT_KNOB_MAKES];
+  out->computed += cost_gpu_gradient_flops(planned->pattern, code, pairs);
+  out->fused |= (makes & GRADIENT_Q) && (makes & GRADIENT_K);
+  out->seconds += estimate_kernel(planned, code, backward->table.dedup,
+                                  !out->reason, facts);
+}
+
 /* Returns whether passes run forward again, for the states of their rows. */
 static bool estimate_is_rerun(const dil_table *t) {
   return !t->lse_allowed || t->detached;
@@ -139,8 +150,8 @@ dil_status gradient_estimate_gpu(const call_setup *b, const compilation *c,
   out->seconds = cost_gpu_gradient_rows_seconds(&out->cost, &forward->facts) +
                  (estimate_is_rerun(t) ? forward->seconds : 0);
   for (int32_t i = 0; i < out->facts.count; i++)
-    out->seconds += estimate_kernel(&planned, &codes.code[out->facts.code[i]],
-                                    t->dedup, !out->reason, &forward->facts);
+    estimate_add(&planned, &codes.code[out->facts.code[i]], backward,
+                 &forward->facts, count.pairs, out);
   return status;
 }
 
@@ -156,6 +167,11 @@ void gradient_estimate_print(const gradient_estimate *e, FILE *out) {
   fprintf(out, "           %s written; workspace %s\n",
           quantity_bytes(g->written, text),
           quantity_bytes((double)e->facts.workspace, other));
+  if (e->computed > 0)
+    fprintf(out, "           %sFLOP computed, %s\n",
+            quantity_scaled(e->computed, text),
+            e->fused ? "fused: one kernel adds dQ in any order"
+                     : "every sum in a fixed order");
   fprintf(out, "           predicted %s by %s\n",
           quantity_time(e->seconds, text), e->facts.variant);
   if (e->reason)
@@ -165,10 +181,13 @@ void gradient_estimate_print(const gradient_estimate *e, FILE *out) {
 
 json_t *gradient_estimate_json(const gradient_estimate *e) {
   const cost_gradients *g = &e->cost;
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:s?, s:f}", "flops",
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:s?, s:f}",
+                   "flops",
                    (json_int_t)g->flops, "read_bytes", (json_int_t)g->read,
                    "written_bytes", (json_int_t)g->written, "saved_bytes",
                    (json_int_t)g->saved, "workspace_bytes",
-                   (json_int_t)e->facts.workspace, "variant", e->facts.variant,
+                   (json_int_t)e->facts.workspace, "computed_flops",
+                   (json_int_t)e->computed, "fused", e->fused, "variant",
+                   e->facts.variant,
                    "reason", e->reason, "predicted_seconds", e->seconds);
 }

@@ -14,6 +14,9 @@ typedef struct gradient_estimate {
       facts;          /* of a call with the o and lse of its run forward */
   const char *reason; /* why the Hopper kernels make none of them; NULL:
                          they do, or there is no GPU */
+  double computed;    /* flops of the kernels on a GPU; 0: a processor */
+  bool fused;         /* one kernel makes all gradients and adds dQ in any
+                         order */
   double seconds;
 } gradient_estimate;
 

@@ -46,6 +46,8 @@ typedef struct gpu_request {
   int32_t arch;            /* 80, 86, 89, 90 (compiled as sm_90a) */
   const char *only;        /* a strategy's name; NULL: every strategy */
   const knobs *knobs;      /* for the strategy that they select; NULL: none */
+  bool any_order;          /* gradients may be added in any order; follows from
+                              the knobs */
   bool source_only;        /* preferred configurations go to `cuda`; no
                               compilation */
   FILE *cuda, *ptxas;      /* not NULL: receive the source and ptxas' report */

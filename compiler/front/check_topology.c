@@ -113,13 +113,15 @@ static bool is_double(checker *c, const schedule *made, const statement *s) {
 /* The word that is a knob's value; NULL: its values are numbers. A name that a
  * `let` declares is a number. */
 static const char *knob_word(const checker *c, const statement *s) {
-  static const char general[] = "general";
+  static const char *const words[] = {"general", "fixed", "any"};
   const term *only = s->args.count == 1 ? s->args.first : NULL;
   if (s->choice == WORD_FAST) return "fast";
-  bool is_word = only && only->kind == TERM_NAME &&
-                 !strcmp(only->name, general) &&
-                 !symbol_find(c, SYMBOL_LET, only->name);
-  return is_word ? general : NULL;
+  if (!only || only->kind != TERM_NAME ||
+      symbol_find(c, SYMBOL_LET, only->name))
+    return NULL;
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (!strcmp(only->name, words[i])) return words[i];
+  return NULL;
 }
 
 static void check_knob(checker *c, const statement *s, knob *k) {

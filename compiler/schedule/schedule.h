@@ -20,6 +20,11 @@ typedef enum knob_id {
  * chip's fast family (runtime/cuda/chips.def). */
 enum { FAMILY_GENERAL, FAMILY_FAST };
 
+/* Values of the knob `gradient_order`: in which order a gradient's parts are
+ * added. `any` leaves the order to the device. It changes gradients alone, and
+ * no kernel of a forward call. */
+enum { ORDER_FIXED, ORDER_ANY };
+
 /* The knobs that were decided; the compiler chooses all others. */
 typedef struct knobs {
   unsigned given; /* bit k: knob k */
@@ -28,6 +33,11 @@ typedef struct knobs {
 
 static inline bool knob_given(const knobs *k, knob_id id) {
   return k && (k->given >> id & 1);
+}
+
+static inline bool knobs_any_order(const knobs *k) {
+  return knob_given(k, KNOB_GRADIENT_ORDER) &&
+         k->value[KNOB_GRADIENT_ORDER][0] == ORDER_ANY;
 }
 
 /* "tile 128, 64; stages 2;", as a schedule block has it; "" for none. */

@@ -59,19 +59,6 @@ static bool backward_wants_scores(const backward_run *b) {
   return false;
 }
 
-static dil_status backward_have_fast_codes(backward_run *b) {
-  cuda_codes *codes = &b->kernel->codes;
-  backward_codes *of = &b->codes;
-  bool drop = b->run.drop;
-  dil_status status =
-      codes_take_fast_gradient(codes, GRADIENT_Q, drop, &of->fast_q);
-  if (!status)
-    status = codes_take_fast_gradient(codes, GRADIENT_K, drop, &of->fast_k);
-  if (!status)
-    status = codes_take_fast_gradient(codes, GRADIENT_V, drop, &of->fast_v);
-  return status;
-}
-
 static dil_status backward_have_codes(backward_run *b) {
   cuda_codes *codes = &b->kernel->codes;
   backward_codes *of = &b->codes;
@@ -90,12 +77,15 @@ static dil_status backward_have_codes(backward_run *b) {
 
 /* ---- workspace ----------------------------------------------------------- */
 
-/* f32 sums of a gradient of 16-bit elements to which several passes add. */
+/* f32 sums of a gradient of 16-bit elements to which several passes add, or
+ * the fused form. */
 static int64_t backward_sums_bytes(const backward_run *b,
                                    const dil_tensor *to) {
   bool several = b->kernel->table->pass_count > 1;
-  if (!several || !to->data || to->dtype == DIL_F32) return 0;
-  return round_up(dil_tensor_count(to) * 4, 256);
+  if (!to->data || to->dtype == DIL_F32) return 0;
+  int64_t bytes = several ? dil_tensor_count(to) * 4 : 0;
+  if (to == &b->call->dq) bytes = maximum(bytes, backward_fused_bytes(b));
+  return round_up(bytes, 256);
 }
 
 /* Of the passes that run forward, as a shard. */
@@ -157,8 +147,8 @@ static dil_status backward_lay_out(backward_run *b) {
 static gradient_target backward_target_of(const backward_run *b, char *base,
                                           int32_t i, const dil_tensor *to) {
   bool has_sums = backward_sums_bytes(b, to) > 0;
-  return (gradient_target){to,
-                           has_sums ? (float *)(base + b->at.sums[i]) : NULL};
+  float *sums = has_sums ? (float *)(base + b->at.sums[i]) : NULL;
+  return (gradient_target){.to = to, .sums = sums};
 }
 
 /* The strides of [B, N, H] of what is [B, H, N]. */
@@ -317,50 +307,6 @@ static dil_status backward_run_detached(backward_run *b) {
   b->gradient.o.data = NULL;
   if (!status) status = backward_make_facts(b);
   return status ? status : backward_run_sinks(b, true, 0);
-}
-
-static dil_status backward_run_fast_code(backward_run *b, int32_t p,
-                                         const hopper_gradient_space *space,
-                                         const cuda_code *code) {
-  cuda_spans *spans = b->run.device->spans;
-  int32_t span = spans_begin(spans, b->run.stream);
-  dil_status status = hopper_gradient_pass(&b->gradient, p, space, code);
-  spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
-  return status;
-}
-
-const char *backward_fast_refusal(const backward_run *b) {
-  const backward_codes *codes = &b->codes;
-  const dil_backward_call *c = b->call;
-  const gradient_run g = {.of = &b->run,
-                          .o = c->forward.o,
-                          .lse_gradient = &c->lse,
-                          .q = {.to = &c->dq},
-                          .k = {.to = &c->dk},
-                          .v = {.to = &c->dv}};
-  if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
-    return "no such kernel was made";
-  if (codes->inputs) return "gradients of an input that scores read";
-  return hopper_gradient_refusal(&g, codes->fast_q);
-}
-
-/* Runs the fast kernels where the call suits them. The general kernels then
- * work only if some sum was not finite: they keep such numbers apart. */
-static dil_status backward_run_fast(backward_run *b) {
-  const backward_codes *codes = &b->codes;
-  gradient_run *g = &b->gradient;
-  hopper_gradient_space space =
-      hopper_gradient_place(g, (char *)g->facts + b->at.fast);
-  if (backward_fast_refusal(b)) return DIL_OK;
-  dil_status status = hopper_gradient_facts(g, &space, codes->fast_q);
-  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
-    status = backward_run_fast_code(b, p, &space, codes->fast_k);
-    if (!status && codes->fast_v != codes->fast_k)
-      status = backward_run_fast_code(b, p, &space, codes->fast_v);
-    if (!status) status = backward_run_fast_code(b, p, &space, codes->fast_q);
-  }
-  g->only_if = space.spoiled;
-  return status;
 }
 
 /* Returns whether the gradient of some input is wanted. */

@@ -39,6 +39,13 @@ dil_status backward_check(dil_cuda_kernel *kernel,
 /* Does all that comes before the device has work to do: the codes, there, and
  * the workspace. The device, where there is one, is entered. */
 dil_status backward_prepare(backward_run *b);
+/* backward_fast.c: the codes of the fast kernels, there; the bytes of the sums to
+ * which the fused form adds dQ, 0 where the call does not take it; the launches,
+ * where the call suits them. The general kernels then work only if some sum was
+ * not finite: they keep such numbers apart. */
+dil_status backward_have_fast_codes(backward_run *b);
+int64_t backward_fused_bytes(const backward_run *b);
+dil_status backward_run_fast(backward_run *b);
 /* Returns why the fast kernels do not make the gradients of a prepared call;
  * NULL: they do. */
 const char *backward_fast_refusal(const backward_run *b);

@@ -23,7 +23,7 @@ static void estimate_add_codes(const backward_run *b, dil_backward_facts *out) {
   if (!out->refusal) {
     estimate_add_code(b, of->fast_k, out);
     if (of->fast_v != of->fast_k) estimate_add_code(b, of->fast_v, out);
-    estimate_add_code(b, of->fast_q, out);
+    if (of->fast_q != of->fast_k) estimate_add_code(b, of->fast_q, out);
     return;
   }
   estimate_add_code(b, of->k, out);

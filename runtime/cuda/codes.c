@@ -20,7 +20,8 @@ static const cuda_family rows = {
 
 static const cuda_family *const families[] = {
     &cuda_hopper,        &cuda_decode,          &cuda_general, &cuda_gradient,
-    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_peak,    &rows};
+    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
+    &cuda_peak,          &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 
@@ -185,7 +186,8 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
 /* Returns whether a code makes one of these gradients, by the fast kernels or
  * by the general ones. */
 static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
-  bool found = fast ? code->family == &cuda_hopper_gradient
+  bool found = fast ? code->family == &cuda_hopper_gradient ||
+                          code->family == &cuda_hopper_fused
                     : code->family == &cuda_gradient ||
                           code->family == &cuda_gradient_keys;
   return found && code->about.knob[GRADIENT_KNOB_MAKES] & makes;

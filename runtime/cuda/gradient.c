@@ -111,11 +111,12 @@ dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
 dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                           const cuda_code *code) {
   const dil_tensor *to = target->to;
-  const gradient_target plain = {to, NULL};
+  const gradient_target plain = {.to = to};
   if (!to->data || !target->sums) return DIL_OK;
   dil_gradient_params p = {.of = {.batches = (int)to->shape[0]},
                            .sums = target->sums,
                            .rounded = gradient_view(&plain, true),
+                           .only_if = target->round_if,
                            .sum_rows = (int)to->shape[1],
                            .sum_heads = (int)to->shape[2],
                            .sum_size = (int)to->shape[3]};

@@ -120,6 +120,7 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
 
 extern "C" __global__ void
 dil_round(const __grid_constant__ dil_gradient_params g) {
+  if (g.only_if && !*g.only_if) return;
   long long count = (long long)g.of.batches * g.sum_rows * g.sum_heads;
   long long warps = (long long)gridDim.x * blockDim.x / 32;
   long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;

@@ -7,16 +7,18 @@
 // computes the scores S of its 64 rows and the products dP = dO V^T; then
 // P = exp(S - lse) and dS = P (dP - delta). Both stay in registers, as the left
 // operands of dV += P^T dO, dK += dS^T Q and dQ += dS K. A kernel for dQ and
-// another for dK and dV make seven products of a pair where one kernel with
-// atomic additions makes five, but they always give the same bits.
+// another for dK and dV make seven products of a pair, and they always give the
+// same bits. The fused form is one kernel that makes five products, and adds dQ
+// to sums in f32 in no fixed order (backward_fused.cuh).
 //
 // The order of the products leaves none in flight at the end of a round of the
 // loop: ptxas would serialise all of them.
 
 #ifndef MAKES
-#define MAKES 1          // bits: 1 dQ, alone; 2 dK, 4 dV
+#define MAKES 1          // bits: 1 dQ, alone or with both others; 2 dK, 4 dV
 #endif
-#define HOLDS_KEYS (1 - (MAKES & 1))
+#define HOLDS_KEYS (MAKES != 1)
+#define FUSED (MAKES == 7)
 #define MAKES_SCORED ((MAKES & 3) != 0) // dQ or dK, which need dS
 #define MAKES_WEIGHTED (MAKES >> 2)     // dV
 #ifndef WARPGROUPS
@@ -57,6 +59,9 @@
 #endif
 #ifndef VALUE_DIM
 #define VALUE_DIM VALUE_WIDTH
+#endif
+#ifndef QUERY_SUM_WIDTH
+#define QUERY_SUM_WIDTH 64 // the fused form: columns of dQ of a warpgroup
 #endif
 #ifndef ELEMENT
 #define ELEMENT 1        // 1 bf16, 2 f16
@@ -116,13 +121,19 @@
 #define AT_HELD (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
 #define AT_KEY (AT_HELD + QUERY_STAGES * WARPGROUPS * HELD_BYTES)
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
-#define AT_FACTS (AT_VALUE + STAGES * VALUE_BYTES)
+// The fused form: dS of 64 query rows to a chunk, in [keys][64], twice.
+#define SLOPE_CHUNK (64 * WARPGROUPS * 128)
+#define SLOPE_BYTES (TILE_KEYS / 64 * SLOPE_CHUNK)
+#define AT_SLOPES (AT_VALUE + STAGES * VALUE_BYTES)
+#define AT_FACTS (AT_SLOPES + FUSED * 2 * SLOPE_BYTES)
 #define AT_BLOCK (AT_FACTS + STAGES * FACT_BYTES)
 #include "templates/hopper/hopper_layout.cuh"
 #define AT_FACTS_FULL AT_MORE
 #define AT_MESSAGE_FULL (AT_FACTS_FULL + STAGES * 8)
 #define AT_PACE AT_MESSAGE_FULL // unused: no rows are cleared here
-#define SHARED_BYTES (AT_MESSAGE_FULL + 2 * STAGES * 8)
+#define AT_SLOPES_FULL (AT_MESSAGE_FULL + 2 * STAGES * 8)
+#define AT_SLOPES_EMPTY (AT_SLOPES_FULL + FUSED * 16)
+#define SHARED_BYTES (AT_SLOPES_EMPTY + FUSED * 16)
 static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES,
               "the run time has another hopper_backward_launch");
 #ifndef SHARED_LIMIT
@@ -154,6 +165,10 @@ DEVICE void init_barriers(u32 base) {
     barrier_init(base + AT_FACTS_FULL + 8 * i, 32);
     barrier_init(base + AT_MESSAGE_FULL + 16 * i, 1);
     barrier_init(base + AT_MESSAGE_FULL + 16 * i + 8, 1);
+  }
+  for (int i = 0; FUSED && i < 2; i++) {
+    barrier_init(base + AT_SLOPES_FULL + 8 * i, readers);
+    barrier_init(base + AT_SLOPES_EMPTY + 8 * i, readers);
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

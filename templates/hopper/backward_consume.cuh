@@ -72,6 +72,7 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
 }
 
 #include "templates/hopper/backward_weigh.cuh"
+#include "templates/hopper/backward_fused.cuh"
 
 #if !HOLDS_KEYS
 // Keys behind the last of a batch row may hold NaN, and 0 * NaN is NaN: here
@@ -228,6 +229,77 @@ DEVICE void begin_tile(const hopper_backward_launch &run, const consumer &c,
 #endif
 }
 
+#if FUSED
+// Adds a block to the sums of dK and dV, and starts dQ of the block before it,
+// which alone is in flight afterwards.
+DEVICE void add_fused(const consumer &c, fragments &f, u32 tile, int keys,
+                      bool first, const ring<STAGES> &block, slopes &shared,
+                      float (&added)[QUERY_SUM_WIDTH / 2]) {
+  u32 stage = uniform(block.stage());
+  u32 p[TILE_KEYS / 4], ds[TILE_KEYS / 4];
+  add_weights(c, f, p, stage);
+  differentiate(c, f, p, ds, block);
+  hide_missing_keys(ds, keys);
+  share_slopes(c, shared, ds);
+  wait_turn(c);
+  settle(f.scored);
+  multiply_sums<HEAD_WIDTH, CHUNK>(f.scored, ds,
+                                   sums_of<CHUNK>(keys_at(c, stage)));
+  multiply_slopes(c, tile, shared.number - 2, !first, added);
+  mma_wait<1>();
+  settle(f.weighted);
+  settle(f.scored);
+  release_values(c, block);
+  release_keys(c, block);
+}
+
+// Consumes the blocks of a tile, in which this warpgroup may have no rows.
+DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
+                     int4 m, ring<STAGES> &block, slopes &shared) {
+  fragments f;
+  float added[QUERY_SUM_WIDTH / 2];
+  u32 tile = tile_of(m);
+  u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
+  int keys = read_tile(c, m).rows;
+  query_rows rows = {run.query_sums, 0, 0}; // none before the first block
+  begin_tile(run, c, f, m);
+  wait_queries(c, tile);
+  clear_missing_keys(c, tile, keys);
+  make_scores(c, f, q, block);
+  take_scores(run, c, f, m, o, false, block);
+#pragma unroll 1
+  for (bool first = true;; first = false) {
+    if (m.x & BLOCK_LAST) {
+      query_rows last = query_rows_of(run, c, block);
+      tile_rows_message written = read_tile(c, m);
+      add_fused(c, f, tile, keys, first, block, shared, added);
+      give_turn(c);
+      mma_wait<0>();
+      if (!first) add_queries(c, shared.number - 2, rows, added);
+      multiply_slopes(c, tile, shared.number - 1, true, added);
+      mma_wait<0>();
+      add_queries(c, shared.number - 1, last, added);
+      release_held(c, tile);
+      end_tile(run, c, f, written);
+      break;
+    }
+    query_rows next = query_rows_of(run, c, block);
+    add_fused(c, f, tile, keys, first, block, shared, added);
+    block.next();
+    q = uniform(q);
+    o = uniform(o);
+    wait_keys(c, block);
+    m = shared_load(message_of(c.base, block.slot()));
+    make_scores(c, f, q, block);
+    mma_wait<1>();
+    if (first) settle(added);
+    else add_queries(c, shared.number - 2, rows, added);
+    rows = next;
+    take_scores(run, c, f, m, o, true, block);
+  }
+  block.next();
+}
+#else
 // Consumes the blocks of a tile; `block` becomes the one after it.
 DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
                      int4 m, ring<STAGES> &block) {
@@ -267,6 +339,9 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
   block.next();
 }
 
+#endif
+
+#if !FUSED
 // A block of a tile in which this warpgroup has no rows.
 DEVICE void pass_block(const consumer &c, int4 m, ring<STAGES> &block) {
   if (m.x & BLOCK_NEW) {
@@ -279,17 +354,25 @@ DEVICE void pass_block(const consumer &c, int4 m, ring<STAGES> &block) {
   release_keys(c, block);
   block.next();
 }
+#endif
 
 DEVICE void consume(const hopper_backward_launch &run, u32 base) {
   consumer c = {run.of, base, (int)threadIdx.x / 128 - 1};
   ring<STAGES> block = {0};
+#if FUSED
+  slopes shared = {0};
+#endif
   if (PINGPONG && c.group == 0) named_barrier_arrive(2, 256);
 #pragma unroll 1
   for (;;) {
     wait_keys(c, block);
     int4 m = shared_load(message_of(c.base, block.slot()));
     if (m.x & BLOCK_END) break;
+#if FUSED
+    run_tile(run, c, m, block, shared);
+#else
     if (takes(c, m)) run_tile(run, c, m, block);
     else pass_block(c, m, block);
+#endif
   }
 }

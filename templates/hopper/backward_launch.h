@@ -11,7 +11,7 @@
 
 #include "templates/hopper/hopper_launch.h"
 
-enum { HOPPER_BACKWARD_BYTES = 31296 }; /* of hopper_backward_launch */
+enum { HOPPER_BACKWARD_BYTES = 31360 }; /* of hopper_backward_launch */
 
 /* A gradient of 16-bit elements; where the plan has several passes, sums in f32
  * to which each pass adds. Strides count elements. */
@@ -24,6 +24,8 @@ typedef struct hopper_backward_launch {
   hopper_launch of;
   hopper_gradient scored;      /* dQ, or dK */
   hopper_gradient weighted;    /* dV, where keys are held */
+  hopper_gradient fused;       /* dQ of the fused form, at its end */
+  float *query_sums;           /* of the fused form: see backward_fused.cuh */
   /* Facts of query rows, [batches, H, query_rows] of two floats: lse in units of
    * log2, +inf for a row without keys; delta. */
   const float *facts;

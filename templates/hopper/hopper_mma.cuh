@@ -112,6 +112,7 @@
   }
 #define VALUE_PRODUCT(N, line, x0, x1, x2, x3, x4) \
   KEY_FUNCTION(mma_values, VALUE_WIDTH, VALUE_CHUNK, N, line, x0, x1, x2, x3, x4)
+#define SIZE_16(use) use(16, 0, "%8", "%9", "%10", "%11", "%12")
 #define SIZE_32(use) use(32, 1, "%16", "%17", "%18", "%19", "%20")
 #define SIZE_48(use) use(48, 2, "%24", "%25", "%26", "%27", "%28")
 #define SIZE_64(use) use(64, 3, "%32", "%33", "%34", "%35", "%36")

@@ -69,6 +69,13 @@ cat >"$TMP/strided.dil" <<'END'
 pattern p { heads 2; head_dim 64; dtype bf16; causal;
             mask i - j < 20 || (i - j) % 32 == 0; branch { } }
 END
+# One kernel makes all gradients where their order is free.
+for name in d64 dropout d192 each; do
+  cp "$TMP/$name.dil" "$TMP/any-$name.dil"
+  echo 'schedule free { gradient_order any; } kernel k = p with free;' \
+    >>"$TMP/any-$name.dil"
+done
+sed 's/head_dim 64/head_dim 128/' "$TMP/any-d64.dil" >"$TMP/any-d128.dil"
 hopper_gradients() { # file, kernels, options
   file=$1 kernels=$2
   shift 2
@@ -103,6 +110,11 @@ compare 80 12 edges packed pages linked_ranks gradients_cuda &
     hopper_gradients dropout 'dq:dropout dkv:dropout' --train --seed 5
     hopper_gradients d192 'dq dk dv'
     made_by_hopper d64 --seq 230 --keys 170
+    hopper_gradients any-d64 dqkv -k k
+    hopper_gradients any-d128 dqkv -k k
+    hopper_gradients any-dropout 'dqkv:dropout' -k k --train --seed 5
+    hopper_gradients any-d192 'dq dk dv' -k k
+    hopper_gradients any-each dqkv -k k
     printf '\223NUMPY\1\0\166\0%-117s\n\310\0\0\0\144\0\0\0' \
       "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" \
       >"$TMP/lengths.npy"

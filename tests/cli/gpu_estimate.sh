@@ -110,6 +110,15 @@ is "gradients of several passes" says "hopper gradient dq" 90 \
   examples/longnet.dil -D w=64 --seq 300 --force chain
 is "gradients of every phase" says "hopper gradient dkv .*hopper gradient dq" 90 \
   "$TMP/strided.dil" -D l=20 --seq 300
+free() { # example: a kernel of its pattern whose gradients have any order
+  cat "examples/$1.dil"
+  echo "schedule free { gradient_order any; } kernel free = $1 with free;"
+}
+free longnet >"$TMP/free.dil"
+is "gradients in any order" says "hopper gradient dqkv" 90 "$TMP/free.dil" \
+  -k free -D w=64 --seq 300
+is "gradients in any order without Hopper" says "kernels: wgmma needs sm_90a" 80 \
+  "$TMP/free.dil" -k free -D w=64 --seq 300
 is "too few queries for them" says "kernels: fewer than 64 queries" 90 \
   examples/longnet.dil --seq 40
 is "another type" says "kernels: gradients of f32" 90 \

@@ -62,7 +62,8 @@ void chip_box_commit(void);
 void chip_box_wait(int left, int read_only);
 void chip_fence_proxy(void);
 void chip_registers(int count, int more);
-/* wgmma: sums[width / 2] of each thread; a of registers where a_at is 0. */
+/* wgmma: sums[width / 2] of each thread; a of registers where a_at is 0.
+ * `turned`: bit 0 of b, bit 1 of a. */
 void chip_group_multiply(int type, int width, float *sums, const unsigned *a,
                          unsigned long long a_at, unsigned long long b_at,
                          int add, int turned);

@@ -81,9 +81,9 @@ static inline float *chip_fragment(const ptx_group<float, N> &d) {
 template <int N>
 static inline void chip_wgmma(int type, ptx_group<float, N> d,
                               unsigned long long a, unsigned long long b,
-                              int add, int, int, int, int turned) {
+                              int add, int, int, int a_turned, int turned) {
   chip_group_multiply(type, 2 * N, chip_fragment(d), nullptr, a, b, add,
-                      turned);
+                      turned | a_turned << 1);
 }
 template <int N>
 static inline void chip_wgmma(int type, ptx_group<float, N> d,

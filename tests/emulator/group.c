@@ -125,9 +125,10 @@ static float *sum_at(const product *x, int t, int row_half, int g) {
 static void make(const block *b, const product *x) {
   static float a[16 * 64], m[16 * 256], row[256];
   const int width = x->width;
-  if (x->shared_a) read_straight(b, x, x->a_at, 64, a);
+  if (x->shared_a)
+    (x->turned & 2 ? read_turned : read_straight)(b, x, x->a_at, 64, a);
   else read_registers(x, a);
-  (x->turned ? read_turned : read_straight)(b, x, x->b_at, width, m);
+  (x->turned & 1 ? read_turned : read_straight)(b, x, x->b_at, width, m);
   for (int r = 0; r < 64; r++) {
     int first = r / 16 * 32 + r % 8 * 4, half = r / 8 % 2;
     for (int t = 0; t < 4; t++)

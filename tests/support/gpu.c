@@ -74,14 +74,15 @@ static void require_ok(dil_status status) {
 typedef struct origin {
   const plan *plan;
   bool whole;              /* no call is a shard of a sequence */
+  bool any_order;          /* of gradients */
   struct origin *next;
 } origin;
 
-static const origin *origin_new(const plan *p, bool whole) {
+static origin *origin_new(const plan *p, bool whole) {
   static origin *all;
   origin *o = malloc(sizeof *o);
   if (!o) abort();
-  *o = (origin){p, whole, all};
+  *o = (origin){p, whole, false, all};
   return all = o;
 }
 
@@ -119,10 +120,14 @@ static char *source_of(gpu_request request) {
 static bool is_late(void) { return getenv("DIL_TEST_LATE") != NULL; }
 
 static gpu_request request_of(const origin *o) {
+  static const knobs any = {
+      .given = 1u << KNOB_GRADIENT_ORDER,
+      .value = {[KNOB_GRADIENT_ORDER] = {ORDER_ANY}}};
   return (gpu_request){
       .common = {o->plan},
       .arch = gpu_module()->facts(gpu_device())->arch,
       .only = o->plan->force & FORCE_GENERAL ? "general" : NULL,
+      .knobs = o->any_order ? &any : NULL,
       .full_sequences_only = o->whole};
 }
 
@@ -160,13 +165,12 @@ static dil_status late_code(const void *context, int32_t index,
 /* Comparisons that one source of kernels serves, about. */
 enum { GROUP = 5 };
 
-dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
-                                 size_t size) {
-  static int32_t number;
+static dil_cuda_kernel *kernel_of(const origin *o, char *problem,
+                                  size_t size) {
+  const plan *p = o->plan;
   dil_cuda_kernel *made = NULL;
   const gpu_codes *codes;
   bool late = is_late();
-  const origin *o = origin_new(p, !parts && number++ / GROUP % 2 == 0);
   dil_status status = compile_codes(o, late, &codes);
   if (!status)
     status = gpu_module()->kernel(gpu_device(), &p->table, codes->code,
@@ -176,6 +180,20 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
     snprintf(problem, size, "%s: %s", dil_status_text(status),
              dil_last_error());
   return made;
+}
+
+dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
+                                 size_t size) {
+  static int32_t number;
+  bool whole = !parts && number++ / GROUP % 2 == 0;
+  return kernel_of(origin_new(p, whole), problem, size);
+}
+
+dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
+                                           size_t size) {
+  origin *o = origin_new(p, false);
+  o->any_order = true;
+  return kernel_of(o, problem, size);
 }
 
 const rank_group_gpu *gpu_rank_group(const plan *p) {

@@ -17,6 +17,9 @@ dil_cuda *gpu_device(void);
  * sequences; of others half know of parts all the same, as a library's do. */
 dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
                                  size_t size);
+/* The same with `gradient_order any`. */
+dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
+                                           size_t size);
 void gpu_kernel_unmake(dil_cuda_kernel *made);
 /* What ranks of a plan on GPUs share; it may be asked for once a process. */
 const rank_group_gpu *gpu_rank_group(const plan *p);

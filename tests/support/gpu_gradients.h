@@ -16,5 +16,10 @@ dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
  * text lives until the next call. `force`: plan_force bits. */
 const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
                                  gradient_shape shape);
+/* The same with `gradient_order any`: both runs are right, and may have other
+ * bits. */
+const char *gpu_gradient_problem_any_order(const tested_pattern *s,
+                                           unsigned force,
+                                           gradient_shape shape);
 
 #endif

@@ -79,6 +79,12 @@ static const char *const knob_names[KNOB_COUNT] = {
 #undef KNOB
 };
 
+/* The knobs that select a strategy, one bit each. The order of gradients is not
+ * one. */
+static unsigned gpu_selecting(const gpu_request *r) {
+  return r->knobs ? r->knobs->given & ~(1u << KNOB_GRADIENT_ORDER) : 0;
+}
+
 /* Returns whether the knobs ask for the general family. */
 static bool gpu_is_general(const knobs *k) {
   return knob_given(k, KNOB_FAMILY) &&
@@ -108,9 +114,9 @@ static dil_status gpu_select_by_knobs(const gpu_request *r,
                                       const gpu_strategy **selected) {
   char reason[256] = "";
   *selected = NULL;
-  if (!r->knobs || !r->knobs->given) return DIL_OK;
+  if (!gpu_selecting(r)) return DIL_OK;
   const gpu_strategy *s = gpu_strategy_of_knobs(r);
-  unsigned strange = r->knobs->given & ~(s->knobs | 1u << KNOB_FAMILY);
+  unsigned strange = gpu_selecting(r) & ~(s->knobs | 1u << KNOB_FAMILY);
   if (strange)
     return dil_fail(DIL_INPUT, "the %s kernel has no knob '%s'", s->name,
                     knob_names[__builtin_ctz(strange)]);
@@ -289,6 +295,7 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {
     gpu_request own = *request;
+    own.any_order = knobs_any_order(request->knobs);
     if (strategies[i] != selected) own.knobs = NULL;
     /* Gradients may run the plan forward as a shard, to have its states. */
     if (request->common.plan->direction == DIL_BACKWARD)
@@ -404,7 +411,7 @@ static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
   const gpu_strategy *fast = family->is_pairwise(&alone.table)
                                  ? family->pairwise : family->plain;
   bool selected =
-      r.knobs && r.knobs->given && gpu_strategy_of_knobs(request) == fast;
+      gpu_selecting(&r) && gpu_strategy_of_knobs(request) == fast;
   if (!selected) r.knobs = NULL;
   return !fast->can(&r, reason, size);
 }

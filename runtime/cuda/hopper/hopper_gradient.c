@@ -19,7 +19,7 @@ _Static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES &&
                    offsetof(hopper_backward_launch, of) == 0,
                "templates/hopper/backward.cu has another launch");
 
-enum { ENTRY_PASS, ENTRY_CLEAR, ENTRY_FACTS };
+enum { ENTRY_PASS, ENTRY_CLEAR, ENTRY_FACTS, ENTRY_ROUND };
 enum { HELD_ROWS = 64 }; /* of a warpgroup */
 
 typedef struct gradient_memory {
@@ -33,7 +33,7 @@ typedef struct gradient_memory {
 } gradient_memory;
 
 static bool gradient_holds_keys(const cuda_code *code) {
-  return !(code->about.knob[GRADIENT_KNOB_MAKES] & GRADIENT_Q);
+  return code->about.knob[GRADIENT_KNOB_MAKES] != GRADIENT_Q;
 }
 
 /* ---- what is kept between launches --------------------------------------- */
@@ -137,7 +137,7 @@ static void gradient_fill_call(const gradient_run *g,
                                int32_t makes, hopper_backward_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const cuda_run *r = g->of;
-  bool keys = !(makes & GRADIENT_Q);
+  bool keys = makes != GRADIENT_Q;
   const hopper_gradient none = {0};
   float kept = r->drop ? (float)(1 / (1 - r->table->dropout)) : 1;
   l->of.scale = r->scale * log2_e;
@@ -146,6 +146,8 @@ static void gradient_fill_call(const gradient_run *g,
   l->of.heads = keys ? r->table->kv_heads : r->table->heads;
   l->scored = makes == GRADIENT_V ? none : gradient_view(keys ? &g->k : &g->q);
   l->weighted = makes & GRADIENT_V ? gradient_view(&g->v) : none;
+  if (space->query_sums) l->fused = gradient_view(&(gradient_target){.to = g->q.to});
+  l->query_sums = space->query_sums;
   l->scored_factor = r->scale * kept;
   l->weighted_factor = kept;
   l->facts = space->facts;
@@ -212,12 +214,25 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
   const gradient_memory *m = code->memory;
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, pass, space, code, &l);
-  if (status || (!l.scored.data && !l.weighted.data)) return status;
+  if (status || (!l.scored.data && !l.weighted.data && !l.query_sums))
+    return status;
   if (gradient_clears(g->of, m) && pass == 0)
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);
   return status ? status : gradient_launch(g, code, &l);
+}
+
+dil_status hopper_gradient_round(const gradient_run *g,
+                                 const hopper_gradient_space *space,
+                                 const cuda_code *code) {
+  enum { ROUNDING_BLOCKS = 8, ROUNDING_THREADS = 256 };
+  hopper_backward_launch l;
+  dil_status status = gradient_prepare(g, 0, space, code, &l);
+  if (status || !l.fused.data) return status;
+  return cuda_launch(g->of, code, ENTRY_ROUND,
+                     ROUNDING_BLOCKS * g->of->device->facts.processors,
+                     ROUNDING_THREADS, 0, &l);
 }
 
 /* ---- space --------------------------------------------------------------- */
@@ -227,6 +242,13 @@ enum { SPACE_HEAD = 256 }; /* bytes of the flag and of what f16 needs */
 int64_t hopper_gradient_bytes(const cuda_run *r) {
   int64_t words = r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
   return SPACE_HEAD + words * (int64_t)sizeof(unsigned);
+}
+
+int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code) {
+  enum { WIDTHS = 32 }; /* rows of sums are as wide as those of tiles */
+  int64_t width = round_up(r->table->head_dim, WIDTHS);
+  if (code->family != &cuda_hopper_fused) return 0;
+  return r->B * r->N * r->table->heads * width * (int64_t)sizeof(float);
 }
 
 hopper_gradient_space hopper_gradient_place(const gradient_run *g,
@@ -370,6 +392,13 @@ static const char *gradient_refuses_forward(const cuda_run *r, int32_t pass,
 const cuda_family cuda_hopper_gradient = {
     .name = "hopper gradient",
     .entry = {"hopper_backward", "hopper_clear", "hopper_facts"},
+    .open = hopper_gradient_open,
+    .close = hopper_gradient_close,
+    .refusal = gradient_refuses_forward};
+const cuda_family cuda_hopper_fused = {
+    .name = "hopper fused",
+    .entry = {"hopper_backward", "hopper_clear", "hopper_facts",
+              "hopper_round"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,
     .refusal = gradient_refuses_forward};

@@ -6,8 +6,9 @@
 
 #include "runtime/cuda/launch/gradient_run.h"
 
-/* No pass of a forward call takes this family. */
-extern const cuda_family cuda_hopper_gradient;
+/* No pass of a forward call takes these families. The second is the fused form:
+ * one code makes all gradients of q, k and v, and adds dQ to sums in f32. */
+extern const cuda_family cuda_hopper_gradient, cuda_hopper_fused;
 
 /* The parts of the workspace that these kernels use. */
 typedef struct hopper_gradient_space {
@@ -17,12 +18,17 @@ typedef struct hopper_gradient_space {
   float *tops;         /* three, of f16: see hopper_facts_launch */
   unsigned *row_words; /* of dropout: [B, H, N], and [B, H, M] of keys */
   unsigned *key_words;
+  float *query_sums;   /* of the fused form */
 } hopper_gradient_space;
 
 /* The bytes that a call needs beside its facts, and the space there. */
 int64_t hopper_gradient_bytes(const cuda_run *r);
 hopper_gradient_space hopper_gradient_place(const gradient_run *g,
                                             char *memory);
+
+/* The bytes of the sums of dQ that a fused code needs; they begin as 0. Other
+ * codes need none. */
+int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code);
 
 /* Returns why these kernels cannot make the gradients of a call; NULL: they
  * can. `code` makes dQ. */
@@ -38,5 +44,9 @@ dil_status hopper_gradient_facts(const gradient_run *g,
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code);
+/* Makes dQ of the sums after the last pass of a fused code. */
+dil_status hopper_gradient_round(const gradient_run *g,
+                                 const hopper_gradient_space *space,
+                                 const cuda_code *code);
 
 #endif

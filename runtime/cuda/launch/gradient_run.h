@@ -10,6 +10,8 @@ typedef struct gradient_target {
   const dil_tensor *to; /* data NULL: not wanted */
   float *sums;          /* f32 of several passes, rounded at the end; NULL: the
                            passes write into `to` */
+  const unsigned *round_if; /* on the device: the sums are rounded only where it
+                               is not 0; NULL: always */
 } gradient_target;
 
 typedef struct gradient_run {

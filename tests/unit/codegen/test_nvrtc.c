@@ -267,6 +267,49 @@ START_TEST(gradients_on_hopper) {
 }
 END_TEST
 
+/* The fused form, at all widths that have it, with and without dropout. */
+static const struct {
+  int32_t head_dim, value_dim, rows;
+} fused_sizes[] = {{64, 64, 128}, {128, 128, 64}, {32, 224, 64}, {64, 128, 64}};
+enum { FUSED_SIZES = sizeof fused_sizes / sizeof *fused_sizes };
+
+START_TEST(fused_gradients_on_hopper) {
+  static const knobs any = {
+      .given = 1u << KNOB_GRADIENT_ORDER,
+      .value = {[KNOB_GRADIENT_ORDER] = {ORDER_ANY}}};
+  char text[300];
+  if (!has_compiler()) return;
+  snprintf(text, sizeof text,
+           "pattern p { heads 4 kv 2; head_dim %d value %d; dtype %s; causal; "
+           "dropout 0.1; phase kv; segments 64, 128; dilations 1, 2; }",
+           fused_sizes[_i].head_dim, fused_sizes[_i].value_dim,
+           _i % 2 ? "f16" : "bf16");
+  tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  plan *p = plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
+                          DIL_BACKWARD, NULL);
+  gpu_codes codes = {0};
+  gpu_request request = {.common = {p}, .arch = 90, .knobs = &any};
+  dil_status status = gpu_compiler()->estimate(&request, &codes);
+  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+  int32_t found = 0;
+  for (int32_t i = 0; i < codes.count; i++) {
+    dil_cuda_code code;
+    ck_assert_str_ne(codes.code[i].family, "hopper gradient");
+    if (strcmp(codes.code[i].family, "hopper fused")) continue;
+    status = gpu_compiler()->variant(&request, codes.variant[i], &code);
+    ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
+    free(code.cubin);
+    ck_assert_int_eq(code.tile_keys, fused_sizes[_i].rows);
+    ck_assert_int_eq(code.knob[GRADIENT_KNOB_MAKES],
+                     GRADIENT_Q | GRADIENT_K | GRADIENT_V);
+    found += code.knob[GRADIENT_KNOB_DROPS] ? 1 : 10;
+  }
+  ck_assert_msg(found == 11, "%s: %d", text, found);
+  tested_pattern_free(s);
+}
+END_TEST
+
 START_TEST(unknown_chip) {
   if (!has_compiler()) return;
   tested_pattern *s = tested_pattern_new(
@@ -320,6 +363,10 @@ static Suite *make_suite(void) {
   tcase_set_timeout(hopper, 240);
   tcase_add_loop_test(hopper, hopper_size, 0, HOPPER_SIZES);
   suite_add_tcase(suite, hopper);
+  TCase *fused = tcase_create("fused gradients");
+  tcase_set_timeout(fused, 240);
+  tcase_add_loop_test(fused, fused_gradients_on_hopper, 0, FUSED_SIZES);
+  suite_add_tcase(suite, fused);
   return suite;
 }
 

@@ -212,27 +212,42 @@ static const struct {
 enum { CASES = sizeof cases / sizeof *cases };
 static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16, DIL_F16};
 
+typedef const char *gradient_check(const tested_pattern *, unsigned,
+                                   gradient_shape);
+
 static void try(const char *name, const char *text, dil_dtype dtype,
-                gradient_shape shape) {
+                unsigned force, gradient_shape shape, gradient_check *check) {
   tested_pattern *s = tested_pattern_new(name, text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", name, s->problem);
   tested_pattern_retype(s, dtype);
-  const char *problem = gpu_gradient_problem(s, 0, shape);
+  const char *problem = check(s, force, shape);
   ck_assert_msg(problem[0] == 0, "%s, %s: %s", name, dil_dtype_name(dtype),
                 problem);
   tested_pattern_free(s);
 }
 
-START_TEST(compared) {
-  int32_t i = _i / 3;
-  if (!gpu_wanted()) return;
-  try(cases[i].name, cases[i].text, dtypes[_i % 3],
+static void try_case(int32_t i, dil_dtype dtype, int32_t seed,
+                     gradient_check *check) {
+  try(cases[i].name, cases[i].text, dtype, 0,
       (gradient_shape){.call = {.batch = cases[i].batch,
                                 .queries = cases[i].queries,
                                 .keys = cases[i].keys,
                                 .train = true,
                                 .dropout_seed = 7,
-                                .seed = (uint32_t)_i + 1}});
+                                .seed = (uint32_t)seed + 1}},
+      check);
+}
+
+START_TEST(compared) {
+  if (gpu_wanted())
+    try_case(_i / 3, dtypes[_i % 3], _i, gpu_gradient_problem);
+}
+END_TEST
+
+/* `gradient_order any`; f32 has no kernels of Hopper. */
+START_TEST(compared_in_any_order) {
+  if (gpu_wanted())
+    try_case(_i, dtypes[1 + _i % 2], _i, gpu_gradient_problem_any_order);
 }
 END_TEST
 
@@ -401,22 +416,25 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-START_TEST(asked) {
-  int32_t i = _i / 3;
+static void try_way(int32_t i, dil_dtype dtype, int32_t seed,
+                    gradient_check *check) {
   gradient_shape shape = ways[i].shape;
   call_shape *call = &shape.call;
-  if (!gpu_wanted()) return;
   if (!call->batch) call->batch = 1;
   if (!call->queries) call->queries = 90;
   call->keys = 90;
-  call->seed += (uint32_t)_i + 1;
-  tested_pattern *s = tested_pattern_new(ways[i].name, ways[i].text, NULL, 0);
-  ck_assert_msg(s->pattern != NULL, "%s: %s", ways[i].name, s->problem);
-  tested_pattern_retype(s, dtypes[_i % 3]);
-  const char *problem = gpu_gradient_problem(s, ways[i].force, shape);
-  ck_assert_msg(problem[0] == 0, "%s, %s: %s", ways[i].name,
-                dil_dtype_name(dtypes[_i % 3]), problem);
-  tested_pattern_free(s);
+  call->seed += (uint32_t)seed + 1;
+  try(ways[i].name, ways[i].text, dtype, ways[i].force, shape, check);
+}
+
+START_TEST(asked) {
+  if (gpu_wanted()) try_way(_i / 3, dtypes[_i % 3], _i, gpu_gradient_problem);
+}
+END_TEST
+
+START_TEST(asked_in_any_order) {
+  if (gpu_wanted())
+    try_way(_i, dtypes[1 + _i % 2], _i, gpu_gradient_problem_any_order);
 }
 END_TEST
 
@@ -475,5 +493,10 @@ int main(void) {
   tcase_add_loop_test(tests, asked, 0, 3 * WAYS);
   tcase_add_test(tests, random_patterns);
   suite_add_tcase(suite, tests);
+  TCase *unordered = tcase_create("any order");
+  tcase_set_timeout(unordered, 300);
+  tcase_add_loop_test(unordered, compared_in_any_order, 0, CASES);
+  tcase_add_loop_test(unordered, asked_in_any_order, 0, WAYS);
+  suite_add_tcase(suite, unordered);
   return suite_run(suite, CK_FORK_GETENV);
 }

@@ -3,7 +3,9 @@
  *
  * In: a backward plan without masks and scores. Out: a kernel that makes dQ and
  * one that makes dK and dV, or one for each of these where heads are wide; the
- * same once more for calls with dropout. All depend on head sizes and a few
+ * same once more for calls with dropout. Where gradients may be added in any
+ * order, one kernel makes all three (the fused form), unless heads are wide. All
+ * depend on head sizes and a few
  * properties of the passes; the launch brings the pattern. The general kernels
  * of gradients take all other calls. */
 #include "hopper_config.h"
@@ -54,6 +56,16 @@ static const gradient_made made_keys = {GRADIENT_K,
 static const gradient_made made_values = {
     GRADIENT_V, "dv", {{192, 96, 2, 1, true}, {256, 64, 2, 1, true}}};
 
+/* The fused form. Where a block has 64 rows, each warpgroup has half the columns
+ * of dQ, in whole swizzled chunks or in a half of one. */
+static const gradient_made made_fused = {GRADIENT_Q | GRADIENT_K | GRADIENT_V,
+                                         "dqkv",
+                                         {{64, 128, 2, 2, false},
+                                          {64, 64, 3, 2, false},
+                                          {128, 64, 3, 1, false},
+                                          {128, 64, 2, 1, false}}};
+enum { FUSED_WHOLE = 128, FUSED_CHUNK = 64 };
+
 static int32_t gradient_round_up(int32_t n) {
   return (n + 31) / 32 * 32;
 }
@@ -70,37 +82,35 @@ typedef struct gradient_variant {
   bool drops;
 } gradient_variant;
 
-static gradient_variant gradient_variant_of(const dil_table *t,
-                                            int32_t number) {
-  static const gradient_made *const narrow[] = {&made_queries, &made_both};
-  static const gradient_made *const wide[] = {&made_queries, &made_keys,
-                                              &made_values};
-  bool is_wide = gradient_head(t) + gradient_value(t) > 256;
-  int32_t count = is_wide ? 3 : 2;
-  gradient_variant v = {NULL, number >= count};
-  if (number < count * (1 + (t->dropout > 0)))
-    v.made = is_wide ? wide[number % count] : narrow[number % count];
-  return v;
-}
-
 static int32_t gradient_width(const dil_table *t, const gradient_made *made) {
   int32_t head = gradient_head(t), wide = gradient_value(t);
   int32_t mean = gradient_round_up((head + wide) / 2);
-  if (made == &made_both) return mean;
+  if (made == &made_both || made == &made_fused) return mean;
   return (int32_t)maximum(made == &made_values ? wide : head, mean);
 }
 
 /* As templates/hopper/backward.cu lays it out: tiles; the facts and words of a
- * stage, its messages and barriers; plans and the other barriers. */
+ * stage, its messages and barriers; plans and the other barriers; dS of the
+ * fused form. */
 static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
                               const gradient_config *s) {
-  enum { STAGE_REST = 152, REST = 800, HELD_ROWS = 64 * GRADIENT_WARPGROUPS };
+  enum { STAGE_REST = 152, REST = 800, SLOPES_REST = 32 };
+  enum { HELD_ROWS = 64 * GRADIENT_WARPGROUPS };
   int32_t head = gradient_head(t) * 2, wide = gradient_value(t) * 2;
   bool keys = v->made->makes != GRADIENT_Q, scored = v->made != &made_values;
   int32_t facts = (keys ? s->rows * 8 + 16 : 0) +
                   (v->drops ? (s->rows + HELD_ROWS) * 4 : 0);
-  return HELD_ROWS * s->held * (head + (scored ? wide : 0)) +
+  int32_t slopes =
+      v->made == &made_fused ? 2 * HELD_ROWS * s->rows * 2 + SLOPES_REST : 0;
+  return HELD_ROWS * s->held * (head + (scored ? wide : 0)) + slopes +
          s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST;
+}
+
+/* Whether the two warpgroups can make a half of dQ each. */
+static bool gradient_halves(const dil_table *t) {
+  int32_t head = gradient_head(t);
+  return head == FUSED_CHUNK / 2 || head == FUSED_CHUNK ||
+         head == 2 * FUSED_CHUNK;
 }
 
 /* Configuration number `fallback` of a variant; NULL: there is none. */
@@ -112,12 +122,38 @@ static const gradient_config *gradient_config_of(const dil_table *t,
   for (int32_t i = 0; i < GRADIENT_CONFIGS; i++) {
     const gradient_config *s = &v->made->configs[i];
     if (s->width < gradient_width(t, v->made) || (width && s->width > width) ||
-        gradient_bytes(t, v, s) > HOPPER_SHARED_MOST)
+        gradient_bytes(t, v, s) > HOPPER_SHARED_MOST ||
+        (v->made == &made_fused && !gradient_halves(t)))
       continue;
     width = s->width;
     if (fallback-- == 0) return s;
   }
   return NULL;
+}
+
+static bool gradient_is_fused(const gpu_request *r) {
+  const dil_table *t = &r->common.plan->table;
+  const gradient_variant v = {&made_fused, false};
+  return r->any_order && gradient_config_of(t, &v, 0);
+}
+
+static gradient_variant gradient_variant_of(const gpu_request *r,
+                                            int32_t number) {
+  static const gradient_made *const fused[] = {&made_fused};
+  static const gradient_made *const narrow[] = {&made_queries, &made_both};
+  static const gradient_made *const wide[] = {&made_queries, &made_keys,
+                                              &made_values};
+  const dil_table *t = &r->common.plan->table;
+  bool is_wide = gradient_head(t) + gradient_value(t) > 256;
+  const gradient_made *const *list = is_wide ? wide : narrow;
+  int32_t count = is_wide ? 3 : 2;
+  if (gradient_is_fused(r)) {
+    list = fused;
+    count = 1;
+  }
+  gradient_variant v = {NULL, number >= count};
+  if (number < count * (1 + (t->dropout > 0))) v.made = list[number % count];
+  return v;
 }
 
 static bool hopper_gradient_can(const gpu_request *r, char *reason,
@@ -130,7 +166,7 @@ static bool hopper_gradient_can(const gpu_request *r, char *reason,
     return false;
   }
   for (int32_t n = 0;; n++) {
-    gradient_variant v = gradient_variant_of(t, n);
+    gradient_variant v = gradient_variant_of(r, n);
     const gradient_config *s = gradient_config_of(t, &v, 0);
     if (!v.made) return true;
     if (!s) {
@@ -176,7 +212,8 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
                               const gradient_config *s, dil_cuda_code *code) {
   const dil_table *t = &r->common.plan->table;
-  *code = (dil_cuda_code){.family = "hopper gradient",
+  *code = (dil_cuda_code){.family = v->made == &made_fused ? "hopper fused"
+                                                           : "hopper gradient",
                           .arch = r->arch,
                           .threads = 128 * (GRADIENT_WARPGROUPS + 1),
                           .shared = gradient_bytes(t, v, s),
@@ -194,7 +231,7 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
                                   int32_t fallback, dil_cuda_code *code,
                                   source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  gradient_variant v = gradient_variant_of(t, variant);
+  gradient_variant v = gradient_variant_of(r, variant);
   const gradient_config *s = gradient_config_of(t, &v, fallback);
   if (!s) return false;
   gradient_describe(r, &v, s, code);
@@ -209,6 +246,9 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
   put(text, "#define QUERY_STAGES %d\n#define PINGPONG %d\n", s->held,
       s->turns);
   put(text, "#define SHARED_LIMIT %d\n", code->shared);
+  if (v.made == &made_fused)
+    put(text, "#define QUERY_SUM_WIDTH %d\n",
+        s->rows == FUSED_WHOLE ? gradient_head(t) : gradient_head(t) / 2);
   put(text, "#define DROPS %d\n#define DROPOUT %lluu\n", v.drops,
       (unsigned long long)(t->dropout * 4294967296.0));
   gradient_put_features(t, v.made != &made_queries, s->rows, text);

@@ -1,0 +1,99 @@
+/* backward_fast.c - the gradients of a call by the fast kernels of a chip
+ * (hopper/hopper_gradient.c), where they take it. In: a prepared call. Out:
+ * launches that write dQ, dK and dV. */
+#include "backward.h"
+#include "spans.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/hopper/hopper_gradient.h"
+
+dil_status backward_have_fast_codes(backward_run *b) {
+  cuda_codes *codes = &b->kernel->codes;
+  backward_codes *of = &b->codes;
+  bool drop = b->run.drop;
+  dil_status status =
+      codes_take_fast_gradient(codes, GRADIENT_Q, drop, &of->fast_q);
+  if (!status)
+    status = codes_take_fast_gradient(codes, GRADIENT_K, drop, &of->fast_k);
+  if (!status)
+    status = codes_take_fast_gradient(codes, GRADIENT_V, drop, &of->fast_v);
+  return status;
+}
+
+const char *backward_fast_refusal(const backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  const dil_backward_call *c = b->call;
+  const gradient_run g = {.of = &b->run,
+                          .o = c->forward.o,
+                          .lse_gradient = &c->lse,
+                          .q = {.to = &c->dq},
+                          .k = {.to = &c->dk},
+                          .v = {.to = &c->dv}};
+  if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
+    return "no such kernel was made";
+  if (codes->inputs) return "gradients of an input that scores read";
+  return hopper_gradient_refusal(&g, codes->fast_q);
+}
+
+/* Returns whether one code makes all gradients, and adds dQ to sums. */
+static bool backward_is_fused(const backward_run *b) {
+  return b->codes.fast_q && b->codes.fast_q->family == &cuda_hopper_fused;
+}
+
+int64_t backward_fused_bytes(const backward_run *b) {
+  if (!backward_is_fused(b) || backward_fast_refusal(b)) return 0;
+  return hopper_gradient_sums(&b->run, b->codes.fast_q);
+}
+
+/* The sums of dQ begin as 0. Where the general kernels make dQ again, they leave
+ * it in these sums, which are rounded then. */
+static dil_status backward_begin_fused(backward_run *b,
+                                       hopper_gradient_space *space) {
+  const cuda_driver *driver = b->run.device->driver;
+  gradient_target *q = &b->gradient.q;
+  if (!q->to->data) return DIL_OK;
+  q->round_if = space->spoiled;
+  space->query_sums = q->sums;
+  return cuda_check(
+      driver,
+      driver->fill_ordered((cu_pointer)(uintptr_t)q->sums, 0,
+                           (size_t)backward_fused_bytes(b), b->run.stream),
+      "clear sums");
+}
+
+static dil_status backward_run_fast_code(backward_run *b, int32_t p,
+                                         const hopper_gradient_space *space,
+                                         const cuda_code *code) {
+  cuda_spans *spans = b->run.device->spans;
+  int32_t span = spans_begin(spans, b->run.stream);
+  dil_status status = hopper_gradient_pass(&b->gradient, p, space, code);
+  spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
+  return status;
+}
+
+static dil_status backward_run_fast_pass(backward_run *b, int32_t p,
+                                         const hopper_gradient_space *space) {
+  const backward_codes *codes = &b->codes;
+  dil_status status = backward_run_fast_code(b, p, space, codes->fast_k);
+  if (!status && codes->fast_v != codes->fast_k)
+    status = backward_run_fast_code(b, p, space, codes->fast_v);
+  if (!status && codes->fast_q != codes->fast_k)
+    status = backward_run_fast_code(b, p, space, codes->fast_q);
+  return status;
+}
+
+dil_status backward_run_fast(backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  gradient_run *g = &b->gradient;
+  hopper_gradient_space space =
+      hopper_gradient_place(g, (char *)g->facts + b->at.fast);
+  bool fused = backward_is_fused(b);
+  if (backward_fast_refusal(b)) return DIL_OK;
+  dil_status status = fused ? backward_begin_fused(b, &space) : DIL_OK;
+  if (!status) status = hopper_gradient_facts(g, &space, codes->fast_q);
+  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
+    status = backward_run_fast_pass(b, p, &space);
+  if (!status && fused)
+    status = hopper_gradient_round(g, &space, codes->fast_q);
+  g->only_if = space.spoiled;
+  return status;
+}
