@@ -25,6 +25,28 @@ static bool is_alike(const expr *row, const expr *key) {
   return true;
 }
 
+/* Reads `(leaf + c) / S`. */
+static bool take_segment(const expr *e, expr_op leaf, key_span *to) {
+  enum { MOST = 1 << 29 }; /* so that no position overflows */
+  if (e->op != EXPR_DIV || e->type != TYPE_I32 || e->arg[1]->op != EXPR_INT)
+    return false;
+  const expr *sum = e->arg[0];
+  bool less = sum->op == EXPR_SUB, moved = less || sum->op == EXPR_ADD;
+  if (moved && sum->arg[1]->op != EXPR_INT) return false;
+  if ((moved ? sum->arg[0] : sum)->op != leaf) return false;
+  int64_t offset = moved ? sum->arg[1]->integer : 0;
+  to->segment = e->arg[1]->integer;
+  to->offset = less ? -offset : offset;
+  return to->segment > 0 && to->segment <= MOST && to->offset <= MOST &&
+         to->offset >= -MOST;
+}
+
+static bool take_segments(const expr *row, const expr *key, key_span *to) {
+  key_span other;
+  return take_segment(row, EXPR_I_, to) && take_segment(key, EXPR_J_, &other) &&
+         to->segment == other.segment && to->offset == other.offset;
+}
+
 /* The comparison with its sides exchanged. */
 static expr_op exchanged(expr_op op) {
   switch (op) {
@@ -46,16 +68,23 @@ static bool is_of_row(const expr *e) {
 }
 
 key_span key_span_of(const expr *e) {
-  const key_span none = {SPAN_NONE, NULL, e->op};
+  const key_span none = {.kind = SPAN_NONE};
+  key_span segment = {.kind = SPAN_SEGMENT};
+  if (!expr_uses(e, EXPR_I_) && !expr_uses(e, EXPR_J_))
+    return (key_span){.kind = SPAN_GUARD};
   if (!is_comparison(e->op) || e->count != 2) return none;
   const expr *one = e->arg[0], *other = e->arg[1];
   if (e->op == EXPR_EQ && is_alike(one, other))
-    return (key_span){SPAN_ALIKE, one, e->op};
+    return (key_span){.kind = SPAN_ALIKE, .row = one};
   if (e->op == EXPR_EQ && is_alike(other, one))
-    return (key_span){SPAN_ALIKE, other, e->op};
+    return (key_span){.kind = SPAN_ALIKE, .row = other};
+  if (e->op == EXPR_EQ && (take_segments(one, other, &segment) ||
+                           take_segments(other, one, &segment)))
+    return segment;
   if (one->op == EXPR_J_ && is_of_row(other))
-    return (key_span){SPAN_BESIDE, other, e->op};
+    return (key_span){.kind = SPAN_BESIDE, .row = other, .op = e->op};
   if (other->op == EXPR_J_ && is_of_row(one))
-    return (key_span){SPAN_BESIDE, one, exchanged(e->op)};
+    return (key_span){
+        .kind = SPAN_BESIDE, .row = one, .op = exchanged(e->op)};
   return none;
 }

@@ -124,7 +124,15 @@ DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
   return bits;
 }
 
-/* Parts that keep a range of the keys of each row, if the range is known. */
+/* Parts that keep a range of the keys of each row. */
+template <int part, class Span>
+DIL_INLINE dil_bits bits_ranges(const dil_block &x, Span span) {
+  if (part >= 0 && x.known >> 2 * part & 1)
+    return bits_all(x.known >> 2 * part & 2);
+  return {{bits_within(x, span(x.i[0])), bits_within(x, span(x.i[1]))}};
+}
+
+/* Parts whose range may be unknown. Pairs are then asked. */
 template <int part, class Span, class Condition>
 DIL_INLINE dil_bits bits_spans(const dil_block &x, Span span, Condition kept) {
   if (part >= 0 && x.known >> 2 * part & 1)

@@ -1,6 +1,7 @@
 /* spans.cuh - the keys of a row that a comparison keeps, where these are a
  * range. `x[b, i] == x[b, j]` is one where the input is sorted. intervals.cuh
- * then stores the range of each element, once a call. `j < f(i)` always is one. */
+ * then stores the range of each element, once a call. `j < f(i)` always is one,
+ * and so is a segment that begins anywhere, `(i + c) / S == (j + c) / S`. */
 #ifndef DIL_TEMPLATES_SHARED_SPANS_H
 #define DIL_TEMPLATES_SHARED_SPANS_H
 #include "templates/shared/cover.cuh"
@@ -17,12 +18,13 @@ DIL_INLINE dil_key_span span_unknown() { return {0, DIL_UNKNOWN}; }
 
 /* ---- j op v: of one row, and of the rows of a range ----------------------- */
 
+/* No position is the least or the greatest integer. */
 DIL_INLINE dil_key_span span_lt(int v) {
-  return v == DIL_UNKNOWN ? span_unknown() : dil_key_span{DIL_UNKNOWN, v - 1};
+  return {DIL_UNKNOWN, v == DIL_UNKNOWN ? v : v - 1};
 }
 DIL_INLINE dil_key_span span_le(int v) { return {DIL_UNKNOWN, v}; }
 DIL_INLINE dil_key_span span_gt(int v) {
-  return v == DIL_LAST ? span_unknown() : dil_key_span{v + 1, DIL_LAST};
+  return {v == DIL_LAST ? v : v + 1, DIL_LAST};
 }
 DIL_INLINE dil_key_span span_ge(int v) { return {v, DIL_LAST}; }
 DIL_INLINE dil_key_span span_eq(int v) { return {v, v}; }
@@ -36,6 +38,22 @@ DIL_INLINE dil_range r_keys_ge(dil_range v) { return {v.low, DIL_INT_MOST}; }
 DIL_INLINE dil_range r_keys_eq(dil_range v) { return v; }
 DIL_INLINE dil_range r_meet(dil_range a, dil_range b) {
   return {a.low > b.low ? a.low : b.low, a.high < b.high ? a.high : b.high};
+}
+
+/* ---- segments with an offset, and conditions of neither position ---------- */
+
+DIL_INLINE dil_key_span span_segment(int i, int length, int offset) {
+  int low = dil_mul(dil_div(i + offset, length), length) - offset;
+  return {low, low + (length - 1)};
+}
+DIL_INLINE dil_range r_keys_segment(dil_range i, long long length,
+                                    long long offset) {
+  return {r_floor(i.low + offset, length) * length - offset,
+          (r_floor(i.high + offset, length) + 1) * length - offset - 1};
+}
+DIL_INLINE dil_range r_keys_if(dil_range condition) {
+  if (condition.high) return r_any();
+  return {DIL_INT_MOST, DIL_INT_LEAST};
 }
 
 /* ---- elements that are alike ---------------------------------------------- */

@@ -367,6 +367,14 @@ static const kernel_case cases[] = {
     {P(BF16(64), "combine union; causal; " DOC "branch { window 300, 0; } "
                  "branch { mask j > i - 3 || j == i / 2; }"), 0,
      DOCUMENTS(1, 901, 901, 0)},
+    {P(BF16(64), "mask (i + 100) / 250 == (j + 100) / 250; branch { }"), 0,
+     SHAPE(2, 777, 901, 1)},
+    {P(F16(64), "combine union; branch { mask (j - 90) / 199 == (i - 90) / 199; } "
+                "branch { window 40, 0; mask b == 1 || h == 1 && N < 999; }"), 0,
+     SHAPE(2, 700, 700, 0)},
+    {P(BF16(64), "input used : i32[B]; mask (i + 3) / 128 == (j + 3) / 128 && "
+                 "(b == 1 || j >= used[b]); branch { dilation 2; }"), 0,
+     SHAPE(2, 900, 850, 0)},
     {P(BF16(64), DOC "branch { }"), 0,
      {.batch = 4, .queries = 900, .keys = 1100, .seed = 7, .lengths = ragged,
       .input = documents}},

@@ -1,6 +1,7 @@
 /* test_forms.c - normal forms of masks: a normalised pattern keeps the pairs of
  * the written one, each as often. Random masks of windows, ranges of keys and
  * residues, and by hand what becomes of some. */
+#include "compiler/pattern/key_span.h"
 #include "tests/support/patterns.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -120,10 +121,15 @@ static bool same_pairs(const pattern *a, const pattern *b, int64_t N,
   return true;
 }
 
+static int number_of(const char *name, int otherwise) {
+  const char *given = getenv(name);
+  return given ? atoi(given) : otherwise;
+}
+
+/* FORMS_ROUNDS masks from FORMS_SEED on. */
 START_TEST(random_masks_keep_their_pairs) {
-  const char *given = getenv("FORMS_ROUNDS");
-  int rounds = given ? atoi(given) : 3000, changed = 0;
-  uint64_t state = 20;
+  int rounds = number_of("FORMS_ROUNDS", 3000), changed = 0;
+  uint64_t state = (uint64_t)number_of("FORMS_SEED", 20);
   for (int round = 0; round < rounds; round++) {
     fresh_memory();
     const char *text = random_text(&state);
@@ -196,6 +202,46 @@ START_TEST(forms_by_hand) {
 }
 END_TEST
 
+/* ---- ranges of keys ------------------------------------------------------- */
+
+static const struct {
+  const char *mask;
+  span_kind kind;
+  int64_t segment, offset; /* SPAN_SEGMENT; of SPAN_BESIDE, the operator */
+} spans[] = {
+    {"d[b, i] == d[b, j]", SPAN_ALIKE, 0, 0},
+    {"d[b, j] == d[b, i]", SPAN_ALIKE, 0, 0},
+    {"d[b, i] == d[0, j]", SPAN_NONE, 0, 0},
+    {"f[i] == f[j]", SPAN_NONE, 0, 0},
+    {"d[b, i] != d[b, j]", SPAN_NONE, 0, 0},
+    {"d[b, i] <= j", SPAN_BESIDE, EXPR_GE, 0},
+    {"j < d[b, i] + 3", SPAN_BESIDE, EXPR_LT, 0},
+    {"j == i / 2", SPAN_BESIDE, EXPR_EQ, 0},
+    {"j < f[i]", SPAN_NONE, 0, 0},
+    {"j != i / 2", SPAN_NONE, 0, 0},
+    {"(i + 3) / 8 == (j + 3) / 8", SPAN_SEGMENT, 8, 3},
+    {"(j - 3) / 8 == (i - 3) / 8", SPAN_SEGMENT, 8, -3},
+    {"i / 8 == j / 8", SPAN_SEGMENT, 8, 0},
+    {"(i + 3) / 8 == (j + 2) / 8", SPAN_NONE, 0, 0},
+    {"(i + 3) / 8 == (j + 3) / 9", SPAN_NONE, 0, 0},
+    {"b < 3 && h != 1", SPAN_GUARD, 0, 0},
+};
+
+START_TEST(ranges_of_keys) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "pattern p { heads 8; head_dim 8; dtype f32; input d : i32[B, M]; "
+           "input f : f32[M]; branch { mask %s; } }",
+           spans[_i].mask);
+  key_span x = key_span_of(parsed(text)->branch[0].mask[0]);
+  ck_assert_int_eq(x.kind, spans[_i].kind);
+  if (x.kind == SPAN_BESIDE) ck_assert_int_eq(x.op, spans[_i].segment);
+  if (x.kind != SPAN_SEGMENT) return;
+  ck_assert_int_eq(x.segment, spans[_i].segment);
+  ck_assert_int_eq(x.offset, spans[_i].offset);
+}
+END_TEST
+
 /* ---- `phase each` -------------------------------------------------------- */
 
 static bool each_meets(int64_t t, int64_t j, int64_t s, int64_t r, int64_t c,
@@ -240,6 +286,8 @@ static Suite *forms_suite(void) {
   tcase_add_test(tests, random_masks_keep_their_pairs);
   tcase_add_test(tests, each_row_sees_its_residue);
   tcase_add_loop_test(tests, forms_by_hand, 0, sizeof forms / sizeof *forms);
+  tcase_add_loop_test(tests, ranges_of_keys, 0,
+                      sizeof spans / sizeof *spans);
   suite_add_tcase(suite, tests);
   return suite;
 }

@@ -49,8 +49,14 @@ static int32_t next_part(int32_t *part) {
 /* Writes a term that keeps a range of the keys of each row. */
 static void put_span(source_text *s, const plan *p, const expr *e,
                      const key_span *x, int32_t *part) {
-  put(s, "bits_spans<%d>(x, [&](int i) { return ", next_part(part));
+  bool asks = x->kind == SPAN_ALIKE;
+  put(s, "bits_%s<%d>(x, [&](int i) { return ", asks ? "spans" : "ranges",
+      next_part(part));
   put_row_span(s, p, x);
+  if (!asks) {
+    put(s, "; })");
+    return;
+  }
   put(s, "; },\n    [&](int i, int j) { return ");
   put_condition(s, p, e);
   put(s, "; })");
@@ -61,7 +67,7 @@ static void put_part(source_text *s, const plan *p, const expr *e,
                      int32_t *part) {
   bool row = depends_on(e, EXPR_I_), key = depends_on(e, EXPR_J_);
   key_span x = key_span_of(e);
-  if (x.kind != SPAN_NONE) {
+  if (x.kind != SPAN_NONE && x.kind != SPAN_GUARD) {
     put_span(s, p, e, &x, part);
     return;
   }

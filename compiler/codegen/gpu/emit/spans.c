@@ -14,6 +14,9 @@ void put_row_span(source_text *s, const plan *p, const key_span *x) {
     put(s, "span_alike(at.input[%d], %d, at.M", (int)row->integer,
         p->pattern->input[row->integer].rank);
     put_indices(s, p, row);
+  } else if (x->kind == SPAN_SEGMENT) {
+    put(s, "span_segment(i, %lld, %lld", (long long)x->segment,
+        (long long)x->offset);
   } else {
     put(s, "span_%s(", names[x->op]);
     put_condition(s, p, row);
@@ -38,6 +41,12 @@ static void put_keys(source_text *s, const plan *p, const expr *e) {
   } else if (x.kind == SPAN_ALIKE) {
     put(s, "r_keys_alike(");
     put_alike_spans(s, p, &x);
+  } else if (x.kind == SPAN_SEGMENT) {
+    put(s, "r_keys_segment(i, %lld, %lld", (long long)x.segment,
+        (long long)x.offset);
+  } else if (x.kind == SPAN_GUARD) {
+    put(s, "r_keys_if(");
+    put_condition_range(s, p, e);
   } else if (x.kind == SPAN_BESIDE) {
     put(s, "r_keys_%s(", names[x.op]);
     put_condition_range(s, p, x.row);
