@@ -113,12 +113,19 @@ static expr *product(const derivation *d, const expr *factor, expr *part) {
   return guarded(d, factor, part, binary(d, EXPR_MUL, factor, part));
 }
 
+static expr *is_infinite(const derivation *d, const expr *x) {
+  return compare(d, EXPR_EQ, binary(d, EXPR_DIV, real(d, 1), x), real(d, 0));
+}
+
+/* 1 / divisor is a factor that is 0 where the divisor is infinite. */
 static expr *quotient(const derivation *d, expr *part, const expr *divisor) {
   if (part == NULL) return NULL;
   expr *result = binary(d, EXPR_DIV, part, divisor);
   bool plain = (divisor->op == EXPR_REAL && divisor->real != 0) ||
                (divisor->op == EXPR_INT && divisor->integer != 0);
   if (plain || part->count == 0) return result;
+  if (!is_bounded(part) && !is_bounded(divisor))
+    result = choose(d, is_infinite(d, divisor), NULL, result);
   return choose(d, compare(d, EXPR_EQ, part, real(d, 0)), NULL, result);
 }
 

@@ -317,6 +317,45 @@ START_TEST(random_trees_agree_on_nan) {
 }
 END_TEST
 
+static int reads_of(const expr *e, const expr *leaf) {
+  int count = e->op == EXPR_INPUT && expr_same(e, leaf);
+  for (int32_t k = 0; k < e->count; k++) count += reads_of(e->arg[k], leaf);
+  return count;
+}
+
+/* Scores and inputs are infinite, or so large that what follows from them is:
+ * where the value is a number or infinite, both have the same slope, or none. */
+START_TEST(random_trees_agree_at_infinities) {
+  static const double far[] = {INFINITY, -INFINITY, 1e200, -1e200, 800, -800};
+  uint64_t state = 7;
+  int flat = 0, sloped = 0;
+  for (int k = 0; k < 20000; k++) {
+    if (k % 100 == 0) fresh_memory();
+    for (int x = 0; x < TABLE; x++)
+      table[x] = k % 3 ? (double)random_in(&state, -3, 3)
+                       : far[random_in(&state, 0, 5)];
+    const expr_point point = place_at(far[k % 6], 1, 4);
+    expr *e = any_tree(&state, 1 + k % 4), *i = make_leaf(memory, EXPR_I_);
+    if (e->type != TYPE_F32 || isnan(expr_eval(e, &point, true).real))
+      continue;
+    const expr *const leaves[] = {score(), element(i)};
+    for (int n = 0; n < 1 + (reads_of(e, leaves[1]) == 1); n++) {
+      double is = symbolic_slope(e, leaves[n], &point);
+      double slope = dual_slope(e, e, leaves[n], &point);
+      bool finite = isfinite(is) && isfinite(slope);
+      bool same = is == slope || (finite && near(is, slope, 1e-9));
+      ck_assert_msg(isnan(is) ? isnan(slope) : same,
+                    "case %d, leaf %d: tree %.17g, dual %.17g", k, n, is,
+                    slope);
+      flat += is == 0;
+      sloped += is != 0;
+    }
+  }
+  ck_assert_int_gt(flat, 1000);
+  ck_assert_int_gt(sloped, 1000);
+}
+END_TEST
+
 /* ---- the suite ----------------------------------------------------------- */
 
 static Suite *expr_derivative_suite(void) {
@@ -331,6 +370,7 @@ static Suite *expr_derivative_suite(void) {
   tcase_add_test(tests, zeros_and_ones_vanish);
   tcase_add_test(tests, random_trees_agree);
   tcase_add_test(tests, random_trees_agree_on_nan);
+  tcase_add_test(tests, random_trees_agree_at_infinities);
   suite_add_tcase(suite, tests);
   return suite;
 }
