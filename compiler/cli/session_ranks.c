@@ -16,13 +16,6 @@ static dil_status check_ranks_options(const options *o) {
   return DIL_OK;
 }
 
-/* Refuses what runs backward cannot do yet. */
-static dil_status check_backward(const options *o) {
-  if (!o->backward || !o->state) return DIL_OK;
-  return dil_fail(DIL_UNSUPPORTED, "--backward cannot be used with --state on "
-                  "ranks in this build");
-}
-
 /* Refuses --shrink in an MPI job, where MPI ends all ranks with the first. */
 static dil_status check_shrink(const session_ranks *t) {
   if (!t->job || *t->meet) return DIL_OK;
@@ -53,7 +46,6 @@ static dil_status make_task(session_ranks *t, compilation *c,
                             const call_setup *b) {
   const options *o = b->options;
   dil_status status = check_ranks_options(o);
-  if (!status) status = check_backward(o);
   t->on_gpu = o->device.word == DEVICE_CUDA;
   if (!status)
     status = t->on_gpu ? session_ranks_gpu(t, c, o)

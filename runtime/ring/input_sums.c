@@ -3,11 +3,15 @@
 #include "input_sums.h"
 #include "runtime/base/random.h"
 
-int64_t input_sums_count(const dil_backward_call *call) {
+int64_t input_sums_elements(const dil_call *call, const dil_tensor *wanted) {
   int64_t count = 0;
-  for (int32_t x = 0; x < call->forward.input_count; x++)
-    if (call->inputs[x].data) count += dil_tensor_count(&call->inputs[x]);
+  for (int32_t x = 0; x < call->input_count; x++)
+    if (wanted[x].data) count += dil_tensor_count(&wanted[x]);
   return count;
+}
+
+int64_t input_sums_count(const dil_backward_call *call) {
+  return input_sums_elements(&call->forward, call->inputs);
 }
 
 static void store_one(const dil_tensor *t, const double *sums) {

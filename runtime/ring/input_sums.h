@@ -5,7 +5,9 @@
 
 #include "runtime/call.h"
 
-/* Elements of all wanted gradients. */
+/* Elements of all wanted gradients; `wanted` has one for each input of the call,
+ * with data NULL where it is not wanted. */
+int64_t input_sums_elements(const dil_call *call, const dil_tensor *wanted);
 int64_t input_sums_count(const dil_backward_call *call);
 /* Rounds the sums to the gradients. */
 void input_sums_store(const dil_backward_call *call, const double *sums);

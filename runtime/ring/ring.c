@@ -195,8 +195,9 @@ static dil_status begin(ring_work *w) {
   if (!status) status = ask_opens(w);
   if (!status) status = state_new(&w->state, r);
   if (!status) status = ring_exchange_begin(w);
-  if (!status && r->checkpoint.resume) return state_read(&w->state, r);
-  return status;
+  if (status || !r->checkpoint.prefix) return status;
+  return r->checkpoint.resume ? state_read(&w->state, r)
+                              : state_forget_gradients(r);
 }
 
 /* The steps of a run between its handshake and its end. */
@@ -209,9 +210,10 @@ dil_status ring_states(ring_work *w) {
   dil_status status = state_new(&w->state, w->ring);
   if (!status) status = ring_exchange_begin(w);
   if (!status) status = run_steps(w);
-  ring_exchange_end(w, status != DIL_OK);
+  if (status) return status; /* ring_run tells the others before it waits */
+  ring_exchange_end(w, false);
   w->state.step = -1;
-  return status;
+  return DIL_OK;
 }
 
 dil_status ring_run(dil_ring *r) {

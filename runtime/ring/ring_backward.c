@@ -4,8 +4,13 @@
  * dV of the rank's rows, and of the gradients of inputs. Keys come step by step
  * as in the run forward. What a rank adds to the keys of another goes back by
  * the route's reverse while the next step computes, and the owner adds it to its
- * sums, a step at a time: the order of a sum is that of the ring. */
+ * sums, a step at a time: the order of a sum is that of the ring.
+ *
+ * A run that resumes has the sums that each rank kept, of steps that may differ.
+ * Ranks tell each other these steps. A rank makes again what a rank that kept an
+ * earlier step still lacks, and it alone goes back. */
 #include "ring_work.h"
+#include "input_sums.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/metrics.h"
@@ -54,7 +59,7 @@ static int64_t return_bytes(const ring_work *w, int32_t step,
 static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
                             int32_t c, const ring_keys *from,
                             const ring_keys *sums, bool sinks) {
-  const ring_gradients *g = w->ring->gradients;
+  const ring_gradients *g = w->sums;
   dil_backward_call call = {.size = sizeof call,
                             .output = g->output[i],
                             .lse = g->lse[i],
@@ -110,6 +115,16 @@ static dil_status pass_over_own(ring_work *w) {
 
 /* ---- a step -------------------------------------------------------------- */
 
+/* Whether the sums that a rank goes on from lack what comes back in a step. */
+static bool lacks(const ring_work *w, int32_t rank, int32_t step) {
+  return step >= w->kept[rank];
+}
+
+/* Whether the rank's own sums lack the passes of a step. */
+static bool is_new(const ring_work *w, int32_t step) {
+  return step > w->kept[w->ring->link->rank];
+}
+
 /* Cleared f32 sums for the keys of another rank. */
 static dil_status take_sums(ring_work *w, ring_return *b,
                             const positions *owned, ring_keys *sums) {
@@ -149,13 +164,43 @@ static dil_status size_returns(ring_work *w, int32_t step) {
   ring_return *b = &w->back[step];
   ring_device *d = w->device;
   for (int32_t p = 0; p < EXCHANGE_PHASES; p++) {
-    b->outgoing_bytes += return_bytes(w, step, p, false);
-    b->incoming_bytes += return_bytes(w, step, p, true);
+    if (lacks(w, ring_sender(w, step), step))
+      b->outgoing_bytes += return_bytes(w, step, p, false);
+    if (lacks(w, w->ring->link->rank, step))
+      b->incoming_bytes += return_bytes(w, step, p, true);
   }
   dil_status status =
       d->calls->take(d, b->outgoing_bytes, false, &b->outgoing);
   return status ? status
                 : d->calls->take(d, b->incoming_bytes, false, &b->incoming);
+}
+
+/* Passes of a step that the rank's own sums include: what they add there goes
+ * nowhere. */
+static dil_status passes_again(ring_work *w, int32_t owner,
+                               const ring_keys *keys, const ring_keys *sums) {
+  const ring_gradients *own = w->ring->gradients;
+  ring_gradients aside = *own;
+  int64_t inputs = own->inputs ? input_sums_elements(w->ring->call, own->wanted)
+                               : 0;
+  int64_t bytes = inputs * (int64_t)sizeof(double);
+  void *memory = NULL;
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++)
+    bytes += dil_tensor_count(&own->dq[i]) * (int64_t)sizeof(float);
+  dil_status status = w->device->calls->take(w->device, bytes, true, &memory);
+  if (status) return status;
+  float *at = memory;
+  if (own->inputs) aside.inputs = memory;
+  at += 2 * inputs;
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    aside.dq[i] = dil_tensor_make(at, DIL_F32, own->dq[i].rank, own->dq[i].shape);
+    at += dil_tensor_count(&own->dq[i]);
+  }
+  w->sums = &aside;
+  status = passes_over(w, owner, keys, sums);
+  w->sums = own;
+  w->device->calls->give(w->device, memory);
+  return status;
 }
 
 /* The passes over the keys that came in a step, and what they add to them. */
@@ -165,10 +210,14 @@ static dil_status compute_step(ring_work *w, int32_t step) {
   ring_keys keys = {0}, sums = {0};
   dil_status status = size_returns(w, step);
   if (status || !ring_arrived(w, step)) return status;
+  if (!is_new(w, step) && !lacks(w, owner, step)) return status;
   status = ring_spread_step(w, &w->exchange[step], &owned, &keys);
   if (!status) status = take_sums(w, &w->back[step], &owned, &sums);
-  if (!status) status = passes_over(w, owner, &keys, &sums);
-  if (!status) status = pack_returns(w, step, &sums);
+  if (!status)
+    status = (is_new(w, step) ? passes_over : passes_again)(w, owner, &keys,
+                                                            &sums);
+  if (!status && w->back[step].outgoing_bytes)
+    status = pack_returns(w, step, &sums);
   give_sums(w, &w->back[step]);
   return status;
 }
@@ -221,6 +270,7 @@ static void free_return(ring_work *w, ring_return *b) {
 static dil_status add_returns(ring_work *w, int32_t step) {
   const char *at = w->back[step].incoming;
   dil_status status = DIL_OK;
+  if (!w->back[step].incoming_bytes) return DIL_OK;
   for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
     route *r = return_route(w, step, p, true);
     if (r->rows)
@@ -259,16 +309,27 @@ static dil_status wait_keys(ring_work *w, int32_t step) {
   return status ? status : ring_wait_step(w, step);
 }
 
+static dil_status compute(ring_work *w, int32_t step) {
+  if (step) return compute_step(w, step);
+  return is_new(w, 0) ? pass_over_own(w) : DIL_OK;
+}
+
+static dil_status keep_sums(ring_work *w, int32_t step) {
+  const ring_checkpoint *c = &w->ring->checkpoint;
+  if (!c->prefix || !is_new(w, step) || (step + 1) % c->every) return DIL_OK;
+  return state_write_gradients(w->ring, step);
+}
+
 static dil_status run_step(ring_work *w, int32_t step) {
   dil_status status = step ? wait_keys(w, step) : DIL_OK;
   if (!status) status = ring_post_rest(w, step + 1);
-  if (!status) status = step ? compute_step(w, step) : pass_over_own(w);
+  if (!status) status = compute(w, step);
   if (!status) status = w->device->calls->mark(w->device, step);
   flight_recorder_note(&w->flight, step, "computed", -1, 0);
   ring_exchange_free(w, &w->exchange[step]);
   if (!status) status = finish_return(w, step - 1);
   if (!status && step) status = post_return(w, step);
-  return status;
+  return status ? status : keep_sums(w, step);
 }
 
 static dil_status run_steps(ring_work *w) {
@@ -293,6 +354,22 @@ static dil_status make_states(ring_work *w) {
   return w->state.by_pass ? ring_states(w) : DIL_OK;
 }
 
+/* The sums that each rank goes on from. All ranks resume, or none. */
+static dil_status begin_sums(ring_work *w) {
+  const dil_ring *r = w->ring;
+  int32_t ranks = r->link->ranks, step = -1;
+  dil_status status = DIL_OK;
+  w->sums = r->gradients;
+  w->back = calloc((size_t)ranks, sizeof *w->back);
+  w->kept = calloc((size_t)ranks, sizeof *w->kept);
+  if (!w->back || !w->kept)
+    return dil_fail(DIL_MEMORY, "no memory for %d steps", ranks);
+  if (r->checkpoint.resume) status = state_read_gradients(r, &step);
+  for (int32_t i = 0; i < ranks; i++) w->kept[i] = step;
+  if (status || !r->checkpoint.resume) return status;
+  return ring_tell_step(r, step, w->kept);
+}
+
 dil_status ring_backward(ring_work *w) {
   dil_ring *r = w->ring;
   if (!w->device->calls->backward)
@@ -301,11 +378,9 @@ dil_status ring_backward(ring_work *w) {
   dil_status status = w->device->calls->start(w->device);
   if (!status) status = ring_list_routes(r);
   if (!status) status = list_returns(r->routes);
+  if (!status) status = begin_sums(w);
   if (!status) status = make_states(w);
   if (!status) status = ring_exchange_begin(w);
-  w->back = calloc((size_t)r->link->ranks, sizeof *w->back);
-  if (!status && !w->back)
-    status = dil_fail(DIL_MEMORY, "no memory for %d steps", r->link->ranks);
   return status ? status : run_steps(w);
 }
 
@@ -315,5 +390,7 @@ void ring_backward_end(ring_work *w, bool failed) {
   if (failed) w->device->calls->drain(w->device);
   for (int32_t i = 0; w->back && i < ranks; i++) free_return(w, &w->back[i]);
   free(w->back);
+  free(w->kept);
   w->back = NULL;
+  w->kept = NULL;
 }

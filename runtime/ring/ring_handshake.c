@@ -68,22 +68,38 @@ static dil_status handshake_compare(const handshake *mine,
   return DIL_OK;
 }
 
+/* As many bytes to rank + step as from rank - step. */
+static dil_status swap(const dil_ring *r, int32_t step, const void *mine,
+                       void *theirs, int64_t bytes) {
+  int32_t rank = r->link->rank, ranks = r->link->ranks;
+  const link_transfer t = {.to = (rank + step) % ranks,
+                           .from = (rank - step + ranks) % ranks,
+                           .send = mine,
+                           .receive = theirs,
+                           .send_bytes = bytes,
+                           .receive_bytes = bytes};
+  dil_status status = r->link->calls->post(r->link, step, &t);
+  return status ? status : r->link->calls->wait(r->link, step);
+}
+
 dil_status ring_handshake(const dil_ring *r, int64_t B) {
   handshake mine = handshake_values(r, B), theirs = {0};
   int32_t rank = r->link->rank, ranks = r->link->ranks;
   dil_status status = DIL_OK;
   for (int32_t step = 1; step < ranks && !status; step++) {
     int32_t from = (rank - step + ranks) % ranks;
-    const link_transfer t = {.to = (rank + step) % ranks,
-                             .from = from,
-                             .send = &mine,
-                             .receive = &theirs,
-                             .send_bytes = sizeof mine,
-                             .receive_bytes = sizeof theirs};
-    status = r->link->calls->post(r->link, step, &t);
-    if (!status) status = r->link->calls->wait(r->link, step);
+    status = swap(r, step, &mine, &theirs, sizeof mine);
     if (!status)
       status = handshake_compare(&mine, &theirs, link_number(r->link, from));
   }
+  return status;
+}
+
+dil_status ring_tell_step(const dil_ring *r, int32_t step, int32_t *steps) {
+  int32_t rank = r->link->rank, ranks = r->link->ranks;
+  dil_status status = DIL_OK;
+  steps[rank] = step;
+  for (int32_t i = 1; i < ranks && !status; i++)
+    status = swap(r, i, &step, &steps[(rank - i + ranks) % ranks], sizeof step);
   return status;
 }

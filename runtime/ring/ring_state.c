@@ -1,15 +1,19 @@
 /* ring_state.c - the running state of one rank's queries, in memory and as a
  * checkpoint file (checkpoint.h): a header that identifies plan, shape and
- * rank, then o and lse in f32. */
+ * rank, then o and lse in f32. Of a run backward the sums of gradients, in a
+ * file of their own. */
 #include "ring_state.h"
 #include "checkpoint.h"
+#include "input_sums.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/module.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
   void *memory = NULL;
@@ -106,15 +110,15 @@ typedef struct ring_state_header {
   int64_t rows[PROGRESSIONS_MOST];
   int32_t rank, ranks;
   int16_t layout;
-  int16_t second;          /* the kind of a second state, whose blocks follow
-                              the first's, such as dQ, dK and dV of a run
-                              backward; 0: there is none. Older files have 0
-                              here: their layout had 32 bits. */
+  int16_t second;          /* what the blocks are: 0, o and lse, or SUMS, dQ, dK
+                              and dV of a run backward. Older files have 0 here:
+                              their layout had 32 bits. */
   int32_t step;
 } ring_state_header;
 
 static const char magic[8] = "dilring2";
 
+enum { SUMS = 1 };
 enum { BLOCKS = 1 + 2 * PROGRESSIONS_MOST };
 
 static ring_state_header describe(const ring_state *s, const dil_ring *r) {
@@ -146,9 +150,10 @@ static void list_floats(const ring_state *s, const dil_ring *r,
   }
 }
 
-static dil_status file_name(const dil_ring *r, char name[DIL_PATH_MAX]) {
-  int length = snprintf(name, DIL_PATH_MAX, "%s.%d", r->checkpoint.prefix,
-                        r->checkpoint.name);
+static dil_status file_name(const dil_ring *r, const char *end,
+                            char name[DIL_PATH_MAX]) {
+  int length = snprintf(name, DIL_PATH_MAX, "%s.%d%s", r->checkpoint.prefix,
+                        r->checkpoint.name, end);
   return length < DIL_PATH_MAX
              ? DIL_OK
              : dil_fail(DIL_USAGE, "--state '%s' is too long",
@@ -160,7 +165,7 @@ static dil_status write_file(const ring_state *s, const dil_ring *r) {
   ring_state_header h = describe(s, r);
   checkpoint_block blocks[BLOCKS] = {{&h, sizeof h}};
   list_floats(s, r, blocks);
-  dil_status status = file_name(r, name);
+  dil_status status = file_name(r, "", name);
   return status ? status : checkpoint_write(name, blocks, BLOCKS);
 }
 
@@ -173,11 +178,10 @@ dil_status state_write(const ring_state *s, const dil_ring *r) {
   return status;
 }
 
-/* Returns whether the header is that of this rank, plan and shape; its step is
- * free. */
-static bool is_ours(const ring_state_header *file, const ring_state *s,
+/* Returns whether the header is that of this rank, plan and shape, which are in
+ * `mine`; its step is free. */
+static bool is_ours(const ring_state_header *file, ring_state_header mine,
                     const dil_ring *r) {
-  ring_state_header mine = describe(s, r);
   mine.step = file->step;
   return !memcmp(&mine, file, sizeof mine) && file->step >= 0 &&
          file->step < r->link->ranks;
@@ -189,10 +193,9 @@ static dil_status read_blocks(checkpoint_file *file, ring_state *s,
   ring_state_header h;
   dil_status status = checkpoint_read(file, &h, sizeof h);
   if (!status && !memcmp(h.magic, magic, sizeof magic) && h.second)
-    return dil_fail(DIL_UNSUPPORTED, "'%s' has a second state, of kind %d: "
-                    "runs that keep gradients are not built yet", name,
-                    h.second);
-  if (status || !is_ours(&h, s, r))
+    return dil_fail(DIL_UNSUPPORTED, "'%s' has a second state, of kind %d, and "
+                    "no first", name, h.second);
+  if (status || !is_ours(&h, describe(s, r), r))
     return dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
                     "shape", name);
   list_floats(s, r, blocks);
@@ -206,7 +209,7 @@ static dil_status read_blocks(checkpoint_file *file, ring_state *s,
 static dil_status read_file(ring_state *s, const dil_ring *r) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
-  dil_status status = file_name(r, name);
+  dil_status status = file_name(r, "", name);
   if (!status) status = checkpoint_open(name, &file);
   if (!status) status = read_blocks(file, s, r, name);
   checkpoint_close(file);
@@ -221,4 +224,80 @@ dil_status state_read(ring_state *s, const dil_ring *r) {
   if (!status) s->step = host.step;
   mirror_free(&host, r);
   return status;
+}
+
+/* ---- of a run backward --------------------------------------------------- */
+
+static const char suffix[] = ".back";
+enum { SUM_BLOCKS = 2 + 3 * PROGRESSIONS_MOST };
+
+static ring_state_header describe_sums(const dil_ring *r, int32_t step) {
+  ring_state s = {.step = step};
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++)
+    s.rows[i] = dil_tensor_count(&r->gradients->dq[i]);
+  ring_state_header h = describe(&s, r);
+  h.second = SUMS;
+  return h;
+}
+
+static checkpoint_block sums_block(const dil_tensor *t) {
+  return (checkpoint_block){t->data,
+                            dil_tensor_count(t) * (int64_t)sizeof(float)};
+}
+
+static void list_sums(const dil_ring *r, checkpoint_block blocks[SUM_BLOCKS]) {
+  const ring_gradients *g = r->gradients;
+  checkpoint_block *next = blocks + 1; /* behind the header */
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    *next++ = sums_block(&g->dq[i]);
+    *next++ = sums_block(&g->keys.k[i]);
+    *next++ = sums_block(&g->keys.v[i]);
+  }
+  int64_t inputs = input_sums_elements(r->call, g->wanted);
+  *next = (checkpoint_block){g->inputs, inputs * (int64_t)sizeof(double)};
+}
+
+dil_status state_write_gradients(const dil_ring *r, int32_t step) {
+  char name[DIL_PATH_MAX];
+  ring_state_header h = describe_sums(r, step);
+  checkpoint_block blocks[SUM_BLOCKS] = {{&h, sizeof h}};
+  list_sums(r, blocks);
+  dil_status status = file_name(r, suffix, name);
+  return status ? status : checkpoint_write(name, blocks, SUM_BLOCKS);
+}
+
+static dil_status read_sums(checkpoint_file *file, const dil_ring *r,
+                            const char *name, int32_t *step) {
+  checkpoint_block blocks[SUM_BLOCKS];
+  ring_state_header h;
+  dil_status status = checkpoint_read(file, &h, sizeof h);
+  if (status || !is_ours(&h, describe_sums(r, 0), r))
+    return dil_fail(DIL_INPUT, "'%s' has no gradients of this rank, plan and "
+                    "shape", name);
+  list_sums(r, blocks);
+  for (int32_t i = 1; i < SUM_BLOCKS && !status; i++)
+    status = checkpoint_read(file, (void *)(uintptr_t)blocks[i].bytes,
+                             blocks[i].count);
+  if (!status) *step = h.step;
+  return status;
+}
+
+dil_status state_read_gradients(const dil_ring *r, int32_t *step) {
+  char name[DIL_PATH_MAX];
+  checkpoint_file *file = NULL;
+  dil_status status = file_name(r, suffix, name);
+  *step = -1;
+  if (status || (access(name, F_OK) && errno == ENOENT)) return status;
+  status = checkpoint_open(name, &file);
+  if (!status) status = read_sums(file, r, name, step);
+  checkpoint_close(file);
+  return status;
+}
+
+dil_status state_forget_gradients(const dil_ring *r) {
+  char name[DIL_PATH_MAX];
+  dil_status status = file_name(r, suffix, name);
+  if (status || !unlink(name) || errno == ENOENT) return status;
+  return dil_fail(DIL_ENVIRONMENT, "cannot remove the state '%s': %s", name,
+                  strerror(errno));
 }

@@ -25,7 +25,17 @@ void state_free(ring_state *state, ring_device *device);
 dil_status state_write(const ring_state *state, const dil_ring *ring);
 /* Reads the file back. DIL_INPUT: the file is of another plan, shape or rank,
  * or is damaged; the state in memory is then unchanged. DIL_UNSUPPORTED: the
- * file also has a second state, which a run backward would go on from. */
+ * file has a second state. */
 dil_status state_read(ring_state *state, const dil_ring *ring);
+
+/* The same of a run backward, in a file of its own, PREFIX.NAME.back: the f32
+ * sums of dQ, dK and dV and the float64 sums of inputs, which are the ring's, and
+ * the step that they include; what came back in that step itself they do not.
+ * The device is the host. */
+dil_status state_write_gradients(const dil_ring *ring, int32_t step);
+/* *step -1: there is no file, and the sums begin at 0. */
+dil_status state_read_gradients(const dil_ring *ring, int32_t *step);
+/* Removes the file: a run that begins anew must not go on from it. */
+dil_status state_forget_gradients(const dil_ring *ring);
 
 #endif

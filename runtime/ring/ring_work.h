@@ -41,6 +41,10 @@ typedef struct ring_work {
   exchange *exchange;   /* [ranks], by step; 0 is unused */
   ring_return *back;    /* [ranks], by step: gradients that go back; NULL: the
                            run is forward */
+  const ring_gradients *sums; /* what passes backward add to: the ring's, or for
+                                 a step that these include already others */
+  int32_t *kept;        /* [ranks]: the step of each rank's kept sums that the run
+                           goes on from; -1: none */
 } ring_work;
 
 /* ---- ring.c: passes over keys -------------------------------------------- */

@@ -66,6 +66,20 @@ is "gradients on a ring of four" checked "^ring  *4 ranks, .* between them" \
 is "gradients on a mesh" checked "^ring  *4 ranks, .* between them" \
   "$TMP/ring.dil" -D w=16 --seq 600 --topology mesh --dlse random
 
+ring_of_four() { # options...
+  "$DIL" run "$TMP/ring.dil" -D w=16 --seq 600 --topology four --random 3 \
+    --backward "$@"
+}
+# A rank that has kept its sums of the last step goes on beside one without any.
+goes_on() {
+  ring_of_four --dq "$TMP/q.npy" --dk "$TMP/k.npy" &&
+    ring_of_four --state "$TMP/kept" && rm "$TMP/kept.1.back" &&
+    ring_of_four --state "$TMP/kept" --resume --dq "$TMP/q2.npy" \
+      --dk "$TMP/k2.npy" &&
+    cmp "$TMP/q.npy" "$TMP/q2.npy" && cmp "$TMP/k.npy" "$TMP/k2.npy"
+}
+is "gradients go on from kept sums to the same bits" goes_on
+
 # All bytes that move are foretold, K and V twice where states are made first.
 foretold() { # file, options...
   "$DIL" run "$@" --random 3 --backward --json >"$TMP/ran.json" &&

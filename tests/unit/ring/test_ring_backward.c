@@ -99,16 +99,20 @@ typedef struct trial {
   void (*spoil)(dil_ring *ring, int32_t rank);
 } trial;
 
+static rank_group_task task_of(const scene *c, const trial *t) {
+  return (rank_group_task){.mesh = t->mesh,
+                           .table = &c->k->plan->table,
+                           .plan_hash = plan_hash(c->k->plan),
+                           .make = plan_variant,
+                           .context = c->k->plan,
+                           .threads = 1,
+                           .backward = true,
+                           .checkpoint = t->checkpoint,
+                           .spoil = t->spoil};
+}
+
 static outcome run_trial(const scene *c, const trial *t) {
-  rank_group_task task = {.mesh = t->mesh,
-                          .table = &c->k->plan->table,
-                          .plan_hash = plan_hash(c->k->plan),
-                          .make = plan_variant,
-                          .context = c->k->plan,
-                          .threads = 1,
-                          .backward = true,
-                          .checkpoint = t->checkpoint,
-                          .spoil = t->spoil};
+  rank_group_task task = task_of(c, t);
   rank_group *all;
   ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
   gradient_data_forget(c->g);
@@ -290,6 +294,121 @@ START_TEST(a_frozen_rank_is_named_in_time) {
 }
 END_TEST
 
+/* ---- after a fault ------------------------------------------------------- */
+
+/* Rank 2 fails once, in a step. */
+static int32_t failing_step;
+static bool has_failed;
+static dil_status failing_wait(dil_link *link, int32_t slot) {
+  if (link->rank == 2 && link->step == failing_step && !has_failed) {
+    has_failed = true;
+    return dil_fail(DIL_INTERNAL, "struck down");
+  }
+  return below->wait(link, slot);
+}
+static void fail_once(dil_ring *r, int32_t rank) {
+  if (rank != 2) return;
+  below = r->link->calls;
+  spoiled_calls = *below;
+  spoiled_calls.wait = failing_wait;
+  r->link->calls = &spoiled_calls;
+}
+
+enum { RESUMED_RANKS = 5 };
+
+static void remove_sums(const char *prefix, int32_t rank) {
+  char name[80];
+  snprintf(name, sizeof name, "%s.%d.back", prefix, (int)rank);
+  ck_assert_int_eq(unlink(name), 0);
+}
+
+/* Rank 2 fails in a step, and perhaps the sums of another are gone: the run goes
+ * on to the same bits, where each rank may have kept another step. */
+static void expect_resumed(const scene *c, trial *t, const char *bits,
+                           int32_t step, int32_t without) {
+  failing_step = step;
+  has_failed = false;
+  t->spoil = fail_once;
+  t->checkpoint.resume = false;
+  ck_assert_int_eq(run_trial(c, t).status, DIL_INTERNAL);
+  if (without >= 0) remove_sums(t->checkpoint.prefix, without);
+  t->spoil = NULL;
+  t->checkpoint.resume = true;
+  expect_bits(c, t, bits);
+}
+
+static const int resumed_patterns[] = {0, 4, 5};
+
+START_TEST(a_killed_run_goes_on_to_the_same_bits) {
+  scene c = scene_open(patterns[resumed_patterns[_i]], 97, 97);
+  char prefix[64];
+  size_t size;
+  trial t = {.mesh = MESH(RESUMED_RANKS, 1, 1, ZIGZAG)};
+  snprintf(prefix, sizeof prefix, "/tmp/test_back.%d", (int)getpid());
+  t.mesh.gathered = ways[_i % WAYS];
+  t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
+  expect_good(&c, &t);
+  char *bits = bits_of(&c, &size);
+  for (int32_t step = 1; step < RESUMED_RANKS; step++) {
+    t.checkpoint.every = 1 + step / 4;
+    expect_resumed(&c, &t, bits, step, step % 2 ? -1 : step);
+  }
+  for (int32_t i = 0; i < RESUMED_RANKS; i++) remove_sums(prefix, i);
+  free(bits);
+  scene_close(&c);
+}
+END_TEST
+
+/* The sums of another rank. */
+START_TEST(sums_of_another_run_are_refused) {
+  char prefix[64], from[80], to[80];
+  scene c = scene_open(patterns[0], 97, 97);
+  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
+  snprintf(prefix, sizeof prefix, "/tmp/test_back.%d", (int)getpid());
+  t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
+  expect_good(&c, &t);
+  snprintf(from, sizeof from, "%s.0.back", prefix);
+  snprintf(to, sizeof to, "%s.1.back", prefix);
+  ck_assert(!rename(from, to));
+  t.checkpoint.resume = true;
+  outcome r = run_trial(&c, &t);
+  ck_assert_int_eq(r.status, DIL_INPUT);
+  ck_assert_msg(strstr(r.text, "has no gradients of this rank") != NULL, "%s",
+                r.text);
+  remove_sums(prefix, 1);
+  remove_sums(prefix, 2);
+  scene_close(&c);
+}
+END_TEST
+
+/* Ranks that are left make the gradients anew. */
+START_TEST(those_left_of_a_backward_run_go_on) {
+  static const mesh whole[] = {MESH(4, 1, 1, ZIGZAG), MESH(4, 1, 1, STRIPED),
+                               MESH(4, 2, 1, CONTIGUOUS)};
+  scene c = scene_open(patterns[2 * _i], 97, 97);
+  int32_t ranks = mesh_ranks(&whole[_i]);
+  bool lost[RANKS_MOST];
+  rank_group *all;
+  rank_group_task task = task_of(&c, &(trial){.mesh = whole[_i],
+                                              .spoil = fail_once});
+  task.shrinks = true;
+  ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
+  failing_step = 2;
+  has_failed = false;
+  ck_assert_int_eq(rank_group_backward(all, &c.g->call), DIL_INTERNAL);
+  ck_assert(rank_group_lost(all, lost));
+  for (int32_t i = 0; i < ranks; i++)
+    ck_assert(!lost[i] || i % whole[_i].ring == 2);
+  ck_assert_msg(!rank_group_shrink(all, lost, NULL), "%s", dil_last_error());
+  gradient_data_forget(c.g);
+  ck_assert_msg(!rank_group_backward(all, &c.g->call), "%s", dil_last_error());
+  const char *problem = gradient_data_compare(c.g);
+  ck_assert_msg(!*problem, "%s", problem);
+  rank_group_free(all);
+  scene_close(&c);
+}
+END_TEST
+
 /* ---- bytes --------------------------------------------------------------- */
 
 static int64_t bytes_sent(const outcome *r, int32_t ranks) {
@@ -351,6 +470,9 @@ int main(void) {
   tcase_add_loop_test(tests, a_rank_that_fails_is_named, 0, WAYS);
   tcase_add_test(tests, gradients_on_some_ranks_alone);
   tcase_add_test(tests, a_frozen_rank_is_named_in_time);
+  tcase_add_loop_test(tests, a_killed_run_goes_on_to_the_same_bits, 0, 3);
+  tcase_add_test(tests, sums_of_another_run_are_refused);
+  tcase_add_loop_test(tests, those_left_of_a_backward_run_go_on, 0, 3);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
