@@ -12,7 +12,7 @@ static const char *const dtypes[] = {"f32", "bf16", "f16"};
 static const char *const combines[] = {"softmax", "union", "mean", "sum"};
 static const char *const phases[] = {"",   "each",      "cycle", "block", "branch",
                                      "kv", "h / 2 + 1", "3 - h", "1",
-                                     "each - 2"};
+                                     "each - 2", "each", "each - 1", "each"};
 static const char *const masks[] = {
     "", "j % 3 != 1", "i - j < 20 || j < 4", "(i + j) % 5 < 3",
     "hash(h, i / 8, j / 8) % 4 != 0", "0.75 * i >= 0.5 * j - 3",
@@ -26,6 +26,11 @@ static const char *const masks[] = {
     "doc[b, i + 7] <= doc[b, j - 20]", "flag[j - i] == 1 || j < 30",
     "i * 2000000000 < j * 1999999999", "hash(i, -1, j) % 2 == 0",
     "tab[h, i % 5, j % 3] == 1", "tab[i % 3, (i / 3) % 5, j % 4] == 0",
+    /* ranges of keys of each row, guards */
+    "doc[b, j] == doc[b, i] && (j <= i || h > 0)",
+    "doc[b, i] * 20 <= j && j < doc[b, i] * 20 + 50", "j >= i / 2 && j <= 2 * i",
+    "(i + 13) / 40 == (j + 13) / 40", "(j - 9) / 33 == (i - 9) / 33 || b == 1",
+    "b == 1 && j <= i || h == 1 && doc[b, i] == doc[b, j]",
     /* floats */
     "1.0 * i / (j - 3) > 0.3", "0.1 * i + 0.2 * j - 0.3 * (i - j) > 0.7",
     "floor(0.3 * i) == floor(0.3 * j) || j % 2 == 0",
