@@ -65,18 +65,30 @@ static dil_status copy_offsets(session_cuda *t, dil_packed *p) {
   return status;
 }
 
-dil_status session_cuda_open(session_cuda *t, const dil_call *call) {
+/* Inputs, and behind them the lists that choices make. */
+static dil_status copy_inputs(session_cuda *t, const pattern *p,
+                              const dil_call *call) {
+  int32_t own = call->input_count;
+  dil_status status = DIL_OK;
+  t->made_count = call->made ? pattern_reads(p) - own : 0;
+  t->call.inputs = t->inputs;
+  t->call.made = call->made ? t->inputs + own : NULL;
+  for (int32_t i = 0; i < own + t->made_count && !status; i++) {
+    t->inputs[i] = i < own ? call->inputs[i] : call->made[i - own];
+    status = session_cuda_copy(t, &t->inputs[i]);
+  }
+  return status;
+}
+
+dil_status session_cuda_open(session_cuda *t, const pattern *p,
+                             const dil_call *call) {
   dil_tensor *const tensors[] = {&t->call.q, &t->call.k, &t->call.v,
                                  &t->call.o, &t->call.lse};
   dil_status status = DIL_OK;
   t->call = *call;
-  t->call.inputs = t->inputs;
   for (int i = 0; i < 5 && !status; i++)
     status = session_cuda_copy(t, tensors[i]);
-  for (int32_t i = 0; i < call->input_count && !status; i++) {
-    t->inputs[i] = call->inputs[i];
-    status = session_cuda_copy(t, &t->inputs[i]);
-  }
+  if (!status) status = copy_inputs(t, p, call);
   void *lengths = NULL;
   if (!status)
     status = copy_to_gpu(t, call->q.shape[0] * (int64_t)sizeof(int32_t),
@@ -114,5 +126,8 @@ dil_status session_cuda_peak(session_cuda *t, const compilation *c,
 
 dil_status session_cuda_fetch(session_cuda *t, const dil_call *call) {
   dil_status status = session_cuda_copy_back(t, &t->call.o, &call->o);
-  return status ? status : session_cuda_copy_back(t, &t->call.lse, &call->lse);
+  if (!status) status = session_cuda_copy_back(t, &t->call.lse, &call->lse);
+  for (int32_t i = 0; i < t->made_count && !status; i++)
+    status = session_cuda_copy_back(t, &t->call.made[i], &call->made[i]);
+  return status;
 }

@@ -12,7 +12,8 @@ enum { SESSION_CUDA_BLOCKS = 7 + 5 + 2 * DIL_INPUT_MAX };
 typedef struct session_cuda {
   dil_context *context;      /* the GPU's */
   dil_call call;             /* the host's call with device pointers */
-  dil_tensor inputs[DIL_INPUT_MAX];
+  dil_tensor inputs[DIL_INPUT_MAX]; /* and behind them what call.made is */
+  int32_t made_count;
   dil_backward_call backward; /* the same for gradients */
   void *memory[SESSION_CUDA_BLOCKS];
   int32_t memory_count;
@@ -25,9 +26,10 @@ dil_status session_cuda_context(const options *o, dil_context **made);
  * the code, and gpu->rows.cubin are the caller's to free. */
 dil_status session_cuda_codes(compilation *c, dil_context *context,
                               kernel_code *code, rank_group_gpu *gpu);
-/* Copies the call's row-major tensors to the device of t->context, which the
- * caller has set. session_cuda_free is due in any case. */
-dil_status session_cuda_open(session_cuda *t, const dil_call *call);
+/* Copies the row-major tensors of the pattern's call to the device of t->context,
+ * which the caller has set. session_cuda_free is due in any case. */
+dil_status session_cuda_open(session_cuda *t, const pattern *p,
+                             const dil_call *call);
 /* Replaces the data of a row-major tensor by a copy on the device; one without
  * data stays so. */
 dil_status session_cuda_copy(session_cuda *t, dil_tensor *tensor);
@@ -39,7 +41,8 @@ void session_cuda_free(session_cuda *t);
  * plan's dtype: an f32 product is three tf32 products, of `f32 fast` one. */
 dil_status session_cuda_peak(session_cuda *t, const compilation *c,
                              double seconds, double *rate);
-/* Copies o and lse back into the tensors of the host's call. */
+/* Copies o, lse and the lists of choices back into the tensors of the host's
+ * call. */
 dil_status session_cuda_fetch(session_cuda *t, const dil_call *call);
 
 #endif

@@ -73,7 +73,7 @@ static dil_status open_made_kernel(session *s, const options *o, int64_t seq) {
 static dil_status open_cuda_kernel(session *s, const options *o, int64_t seq) {
   dil_status status = session_cuda_context(o, &s->cuda.context);
   if (!status) status = open_made_kernel(s, o, seq);
-  return status ? status : session_cuda_open(&s->cuda, &s->setup.call);
+  return status ? status : session_cuda_open(&s->cuda, s->setup.pattern, &s->setup.call);
 }
 
 static dil_status run_kernel(session *s, double *seconds) {
@@ -189,7 +189,7 @@ static dil_status run_library(session *s, double *seconds) {
 static dil_status open_cuda_library(session *s, const options *o, int64_t seq) {
   double seconds;
   dil_status status = session_cuda_context(o, &s->cuda.context);
-  if (!status) status = session_cuda_open(&s->cuda, &s->setup.call);
+  if (!status) status = session_cuda_open(&s->cuda, s->setup.pattern, &s->setup.call);
   if (!status) status = open_library_way(s, o, seq);
   return status ? status : run_library(s, &seconds);
 }

@@ -87,6 +87,10 @@ static int32_t list_number(const dil_table *t, int32_t index) {
 dil_status dil_choice_check(const dil_table *table, const dil_call *call,
                             int32_t index, const dil_tensor *list) {
   char want[DIL_TENSOR_TEXT], got[DIL_TENSOR_TEXT];
+  if (list->shape[2] > INT32_MAX)
+    return dil_fail(DIL_UNSUPPORTED, "the lists of blocks of a head have room for "
+                    "%lld entries, and at most 2^31 - 1 can be numbered",
+                    (long long)list->shape[2]);
   const dil_tensor *place =
       call->made ? &call->made[index - table->input_count] : NULL;
   if (!place || !place->data) return DIL_OK;

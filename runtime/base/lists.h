@@ -26,8 +26,9 @@ DIL_API dil_status dil_lists_check(const dil_input *made,
  * keys: its rows, or its cols. */
 DIL_API dil_tensor dil_choice_list(const dil_choice *c, int64_t heads, int64_t B,
                                    int64_t M, bool cols, void *data);
-/* DIL_USAGE: a place of the call for the list of a choice has another shape than
- * `list`, the array at `index` of those that the table's expressions read. */
+/* Checks `list`, the array at `index` of those that the table's expressions read,
+ * which a choice makes. DIL_UNSUPPORTED: it has more entries than can be numbered.
+ * DIL_USAGE: the call's place for it has another shape. */
 DIL_API dil_status dil_choice_check(const dil_table *table, const dil_call *call,
                                     int32_t index, const dil_tensor *list);
 /* DIL_UNSUPPORTED: ranks, chunks and packed calls take no lists. */

@@ -97,10 +97,6 @@ static dil_status input_bind_made(cpu_run *r, int32_t index) {
       c ? dil_choice_list(c, r->table->heads, r->B, r->M, c->rows != index, NULL)
         : dil_lists_table(in, &r->read[in->rows], r->M, NULL);
   input_show(r, index);
-  if (c && c->rows != index && r->read[index].shape[2] > INT32_MAX)
-    return dil_fail(DIL_UNSUPPORTED, "the lists of blocks of a head have room for "
-                    "%lld entries, and at most 2^31 - 1 can be numbered",
-                    (long long)r->read[index].shape[2]);
   return c ? dil_choice_check(r->table, r->call, index, &r->read[index])
            : DIL_OK;
 }

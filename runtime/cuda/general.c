@@ -21,16 +21,6 @@ _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
                "templates/general/general.cu has another dil_params");
 
 enum {
-  ENTRY_PASS,
-  ENTRY_MERGE,
-  ENTRY_BEGIN,
-  ENTRY_END,
-  ENTRY_BOUNDS,
-  ENTRY_LISTS,
-  ENTRY_CLEAR,
-  ENTRY_INTERVALS
-};
-enum {
   FAR_APART = 1 << 30, /* rows that have a tile each */
   SPLITS_MOST = 64,
   SPLIT_TILES = 4,     /* tiles of keys a split, at least */
@@ -256,7 +246,7 @@ static bool general_is_whole(const dil_tensor *t, int64_t bytes) {
   return whole;
 }
 
-static dil_params general_parameters(const cuda_run *r) {
+dil_params general_parameters(const cuda_run *r) {
   const dil_call *c = r->call;
   dil_params p = {.q = c->q.data,
                   .k = c->k.data,
@@ -376,10 +366,10 @@ static dil_status general_launch(const cuda_run *r, int32_t pass,
   dil_params p;
   dil_status status = general_fill(r, pass, false, code, &p);
   if (status) return status;
-  status = cuda_launch(r, code, ENTRY_PASS, p.items, code->about.threads,
+  status = cuda_launch(r, code, GENERAL_PASS, p.items, code->about.threads,
                        code->about.shared, &p);
   if (!status && p.splits > 1)
-    status = general_launch_rows(r, code, ENTRY_MERGE, &p);
+    status = general_launch_rows(r, code, GENERAL_MERGE, &p);
   return status;
 }
 
@@ -394,13 +384,14 @@ static dil_status general_launch_warps(const cuda_run *r, const cuda_code *code,
 
 dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
-  dil_status status =
-      general_launch_warps(r, code, ENTRY_LISTS, cuda_table_rows(r), &p);
+  dil_status status = cuda_choose_run(r, &p, code);
   if (!status)
-    status = general_launch_warps(r, code, ENTRY_BOUNDS,
+    status = general_launch_warps(r, code, GENERAL_LISTS, cuda_table_rows(r), &p);
+  if (!status)
+    status = general_launch_warps(r, code, GENERAL_BOUNDS,
                                   cuda_bounds_blocks(r, false), &p);
   if (status) return status;
-  return general_launch_warps(r, code, ENTRY_INTERVALS,
+  return general_launch_warps(r, code, GENERAL_INTERVALS,
                               cuda_bounds_blocks(r, true), &p);
 }
 
@@ -408,7 +399,7 @@ dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
   if (r->call->packed.queries) p.states = r->shard ? run_states(r->table) : 1;
   else if (r->shard) p.batches *= run_states(r->table);
-  return general_launch_rows(r, code, ENTRY_BEGIN, &p);
+  return general_launch_rows(r, code, GENERAL_BEGIN, &p);
 }
 
 dil_status general_begin_alone(const cuda_run *r, int32_t pass,
@@ -416,7 +407,7 @@ dil_status general_begin_alone(const cuda_run *r, int32_t pass,
   dil_params p = general_parameters(r);
   p.flags |= DIL_ALONE;
   p.pass = pass;
-  return general_launch_rows(r, code, ENTRY_BEGIN, &p);
+  return general_launch_rows(r, code, GENERAL_BEGIN, &p);
 }
 
 dil_status general_clear(const cuda_run *r, const cuda_code *code) {
@@ -424,20 +415,21 @@ dil_status general_clear(const cuda_run *r, const cuda_code *code) {
   int64_t rows = r->call->q.shape[1] * r->table->heads;
   int64_t blocks = (rows + ROW_WARPS - 1) / ROW_WARPS;
   return cuda_launch(
-      r, code, ENTRY_CLEAR,
+      r, code, GENERAL_CLEAR,
       minimum(blocks, BLOCKS_A_PROCESSOR * r->device->facts.processors),
       32 * ROW_WARPS, 0, &p);
 }
 
 dil_status general_end(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
-  return general_launch_rows(r, code, ENTRY_END, &p);
+  return general_launch_rows(r, code, GENERAL_END, &p);
 }
 
 const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds",
-              "dil_lists", "dil_clear", "dil_intervals"},
+              "dil_lists", "dil_clear", "dil_intervals", "dil_choose_means",
+              "dil_choose", "dil_choose_join"},
     .refusal = general_refusal,
     .estimate = general_estimate,
     .workspace = general_workspace,

@@ -7,6 +7,24 @@
 
 extern const cuda_family cuda_general;
 
+/* Its functions. */
+enum {
+  GENERAL_PASS,
+  GENERAL_MERGE,
+  GENERAL_BEGIN,
+  GENERAL_END,
+  GENERAL_BOUNDS,
+  GENERAL_LISTS,
+  GENERAL_CLEAR,
+  GENERAL_INTERVALS,
+  GENERAL_CHOOSE_MEANS,
+  GENERAL_CHOOSE,
+  GENERAL_CHOOSE_JOIN
+};
+
+/* All but the tile space of a pass. */
+dil_params general_parameters(const cuda_run *r);
+
 /* Fills the parameters of a call with few rows, for tiles of so many rows that
  * heads of a K/V head share. `items`: the tiles of a batch row. */
 void general_fill_few(const cuda_run *r, int32_t pass, int32_t tile_rows,
@@ -14,7 +32,7 @@ void general_fill_few(const cuda_run *r, int32_t pass, int32_t tile_rows,
 /* The most keys that the rows of a batch row of M keys see together: few_reach of
  * templates/shared/few.cuh. */
 int64_t general_reach(const cuda_run *r, int32_t pass);
-/* Makes the tables of lists, and the bounds of inputs (cuda_bounds_bytes). It runs
+/* Makes the lists of choices, the tables of lists, and the bounds of inputs (cuda_bounds_bytes). It runs
  * before the first pass. */
 dil_status general_bounds(const cuda_run *r, const cuda_code *code);
 /* general_begin runs before the first pass and sets an empty state for chained
@@ -33,5 +51,12 @@ dil_status general_begin_alone(const cuda_run *r, int32_t pass,
  * keys. */
 dil_status general_fill(const cuda_run *r, int32_t pass, bool keys,
                         const cuda_code *code, dil_params *p);
+
+/* choose.c: makes the lists of all choices in the memory that cuda_bounds_bytes
+ * counts, by the parameters of the call. */
+dil_status cuda_choose_run(const cuda_run *r, const dil_params *of,
+                      const cuda_code *code);
+/* A call without rows chooses nothing: the lists that it wants become empty. */
+dil_status cuda_choose_nothing(const cuda_run *r);
 
 #endif

@@ -129,7 +129,7 @@ dil_status kernel_check_call(const dil_cuda_kernel *k, const dil_call *call,
   bool apart = shard || call->packed.queries;
   if (!status && apart && k->table->made_count)
     status = dil_lists_refuse(k->table, k->table->input_count);
-  return status;
+  return status ? status : cuda_choices_check(r);
 }
 
 /* ---- the code of each pass ----------------------------------------------- */
@@ -301,6 +301,7 @@ static dil_status kernel_load_opening(dil_cuda_kernel *k, cuda_run *r) {
 }
 
 static dil_status kernel_run_whole(dil_cuda_kernel *k, cuda_run *r) {
+  if (cuda_rows(r) == 0) return cuda_choose_nothing(r);
   dil_status status = k->stateful ? kernel_load_opening(k, r) : DIL_OK;
   return status ? status : kernel_run_on_stream(k, r);
 }
@@ -309,7 +310,7 @@ static dil_status kernel_run_whole(dil_cuda_kernel *k, cuda_run *r) {
 static dil_status
 kernel_run_entered(dil_cuda_kernel *kernel, cuda_run *r, void *stream,
                    dil_status (*work)(dil_cuda_kernel *kernel, cuda_run *r)) {
-  if (cuda_rows(r) == 0) return DIL_OK;
+  if (cuda_rows(r) == 0 && !r->call->made) return DIL_OK;
   dil_status status = cuda_enter(kernel->device);
   if (status) return status;
   r->stream = stream;

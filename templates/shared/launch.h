@@ -85,6 +85,34 @@ typedef struct dil_params {
   dil_device_input input[16];
 } dil_params;
 
+/* The parameters of choose.cuh: a call, one of its choices, and the memory that
+ * it needs. Lists of a query block stand in `list`, each with `room` places, until
+ * all lengths are known. */
+typedef struct dil_choose_params {
+  dil_params of;
+  float *means;       /* [batches][KV_HEADS][HEAD_DIM][width] of key blocks */
+  int *list, *length; /* [batches][HEADS][queries][room], without the last */
+  char *own;          /* a thread block's rooms: own_bytes each */
+  long long own_bytes;
+  int choice;
+  int queries, keys;  /* blocks */
+  int width;          /* keys, rounded up */
+  int sorted;         /* of `keep mass`: the power of 2 that holds them */
+  int room;
+} dil_choose_params;
+
+enum {
+  DIL_CHOOSE_THREADS = 256,
+  DIL_CHOOSE_ROWS = 16, /* rows of queries that meet key blocks at once */
+  DIL_CHOOSE_BYTES = 1720 /* of dil_choose_params, as above */
+};
+
+/* Blocks of queries that one thread block takes together. */
+#define DIL_CHOOSE_STRIP(query_block, each)                                  \
+  ((each) && (query_block) > 1                                               \
+       ? ((query_block) < DIL_CHOOSE_ROWS ? DIL_CHOOSE_ROWS / (query_block) : 1) \
+       : DIL_CHOOSE_ROWS)
+
 /* A gradient, or its sum in f32 over several passes. */
 typedef struct dil_gradient {
   void *data;

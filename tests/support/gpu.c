@@ -270,6 +270,37 @@ static void *device_address(const data *d, void *const *memory,
   return NULL;
 }
 
+/* The lists that choices make: tables among them have no memory. */
+static int32_t count_made(const data *d) {
+  const pattern *p = d->pattern;
+  return d->call.made ? pattern_reads(p) - p->input_count : 0;
+}
+
+static size_t list_bytes(const dil_tensor *list) {
+  return (size_t)dil_tensor_count(list) * sizeof(int32_t);
+}
+
+static void copy_lists_up(const data *d, gpu_copy *to) {
+  for (int32_t i = 0; i < count_made(d); i++) {
+    to->made[i] = d->call.made[i];
+    if (to->made[i].data)
+      to->made[i].data = gpu_memory(to->made[i].data, list_bytes(&to->made[i]));
+  }
+  if (d->call.made) to->call.made = to->made;
+}
+
+static void copy_lists_down(const data *d, gpu_copy *from, bool outputs) {
+  for (int32_t i = 0; i < count_made(d); i++) {
+    const dil_tensor *list = &d->call.made[i];
+    if (!list->data) continue;
+    if (outputs)
+      require_ok(gpu_module()->download(gpu_device(), list->data,
+                                        from->made[i].data,
+                                        (int64_t)list_bytes(list)));
+    gpu_module()->give(gpu_device(), from->made[i].data);
+  }
+}
+
 void gpu_copy_up(const data *d, gpu_copy *to) {
   void **memory = to->memory;
   *to = (gpu_copy){.call = d->call};
@@ -290,9 +321,11 @@ void gpu_copy_up(const data *d, gpu_copy *to) {
   packed->queries = device_address(d, memory, packed->queries);
   packed->keys = device_address(d, memory, packed->keys);
   call->pages.number = device_address(d, memory, call->pages.number);
+  copy_lists_up(d, to);
 }
 
 void gpu_copy_down(data *d, gpu_copy *from, bool outputs) {
+  copy_lists_down(d, from, outputs);
   for (int32_t i = 0; i < d->guard_count; i++) {
     if (outputs) copy_down(d, &d->guards[i], from->memory[i]);
     gpu_module()->give(gpu_device(), from->memory[i]);

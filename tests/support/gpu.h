@@ -28,11 +28,11 @@ bool gpu_leaves_out(void);
 /* The tensors of a call, guards and all, copied to the device. */
 typedef struct gpu_copy {
   void *memory[NUMERIC_GUARDS];
-  dil_tensor inputs[DIL_INPUT_MAX];
+  dil_tensor inputs[DIL_INPUT_MAX], made[DIL_INPUT_MAX];
   dil_call call; /* there */
 } gpu_copy;
 void gpu_copy_up(const data *d, gpu_copy *to); /* which must not move */
-/* Gives it back; `outputs`: o and lse come into d's tensors. */
+/* Gives it back; `outputs`: o, lse and lists come into d's tensors. */
 void gpu_copy_down(data *d, gpu_copy *from, bool outputs);
 /* A copy of so many bytes on the device. */
 void *gpu_memory(const void *from, size_t size);

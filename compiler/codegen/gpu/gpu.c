@@ -288,9 +288,6 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   const gpu_strategy *selected;
   *jobs = calloc(1, sizeof **jobs);
   if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
-  if (request->common.plan->table.choice_count)
-    return dil_fail(DIL_UNSUPPORTED, "blocks chosen by their scores (`keep top`, "
-                    "`keep mass`) run on processors alone in this build");
   dil_status status = gpu_select_by_knobs(request, &selected);
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {

@@ -109,7 +109,20 @@ static inline int32_t cuda_passes(const dil_table *table, int32_t head) {
 dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
                        int64_t blocks, int32_t threads, int32_t shared,
                        void *parameters);
-/* input.c: the bytes for the tables that are made of lists, and for bounds
+/* choose_sizes.c: where the arrays of one choice stand behind each other, means of
+ * key blocks first. */
+typedef struct cuda_choose_layout {
+  int64_t list, length, own, end;
+  int64_t blocks; /* thread blocks of dil_choose */
+} cuda_choose_layout;
+/* The sizes of a choice, without the call and without memory. */
+dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice);
+cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
+                                       const dil_choose_params *p);
+/* The bytes that making the lists of choices needs beside them. */
+int64_t cuda_choose_bytes(const cuda_run *r);
+/* input.c: the bytes for lists of choices, for the tables that are made of lists,
+ * for what makes them, and for bounds
  * (smallest and largest elements) of the inputs that masks read. The rows of
  * these tables. And the kernel's view of the inputs, which points into
  * r->bounds. */
@@ -118,5 +131,7 @@ int64_t cuda_table_rows(const cuda_run *r);
 /* The blocks that have bounds; `spans`: of inputs that have spans. */
 int64_t cuda_bounds_blocks(const cuda_run *r, bool spans);
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
+/* input.c: dil_choice_check (runtime/base/lists.h) of all lists. */
+dil_status cuda_choices_check(const cuda_run *r);
 
 #endif

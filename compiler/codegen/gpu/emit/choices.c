@@ -1,0 +1,62 @@
+/* choices.c - `keep top` and `keep mass` as CUDA C. In: a plan. Out: a row of
+ * numbers for each choice, and what other keeps say of a pair of blocks, for
+ * templates/general/choose.cuh. */
+#include "emit.h"
+
+static bool level_chooses(const keeps *level) {
+  for (int32_t k = 0; k < level->count; k++)
+    if (level->keep[k].kind != KEEP_EXPR) return true;
+  return false;
+}
+
+/* Whether some keep of the level but the choice holds; `none`, where it has no
+ * other. */
+static void put_level(source_text *s, const plan *p, const keeps *level,
+                      const char *none) {
+  int32_t count = 0;
+  put(s, "(");
+  for (int32_t k = 0; k < level->count; k++) {
+    if (level->keep[k].kind != KEEP_EXPR) continue;
+    put(s, "%s(", count++ ? " || " : "");
+    put_condition(s, p, level->keep[k].condition);
+    put(s, ")");
+  }
+  put(s, "%s)", count ? "" : none);
+}
+
+static void put_others(source_text *s, const plan *p) {
+  put(s, "DIL_INLINE bool dil_others_leave(int choice, int i, int j, "
+         "const dil_pair &at) {\n  switch (choice) {\n");
+  for (int32_t c = 0; c < p->table.choice_count; c++) {
+    const branch *of = &p->pattern->branch[p->table.choices[c].branch];
+    bool first = level_chooses(&of->keeps[0]);
+    put(s, "  case %d: return !", c);
+    put_level(s, p, &of->keeps[first ? 0 : 1], "false");
+    put(s, " && ");
+    put_level(s, p, &of->keeps[first ? 1 : 0], "true");
+    put(s, ";\n");
+  }
+  put(s, "  default: return true;\n  }\n}\n");
+}
+
+static long long clamped(int64_t x) {
+  return x == DIL_ENDLESS ? INT32_MAX : (long long)x;
+}
+
+void put_choices(source_text *s, const plan *p) {
+  const dil_table *t = &p->table;
+  put(s, "#define CHOICES %d\n", t->choice_count);
+  if (!t->choice_count) return;
+  put(s, "#include \"templates/shared/choice_row.cuh\"\n"
+         "#line 1 \"choices of %s\"\n"
+         "__constant__ dil_choice_row dil_choices[CHOICES] = {\n", t->name);
+  for (int32_t k = 0; k < t->choice_count; k++) {
+    const dil_choice *c = &t->choices[k];
+    put(s, "  {%d, %d, %lld, %lld, %lld, %lld, %d, %d, %d, %d, %.17g},\n",
+        c->branch, c->rows, (long long)c->query_block, (long long)c->block,
+        clamped(c->left), clamped(c->right), c->most, c->estimate, c->gate,
+        c->shared ? t->heads / t->kv_heads : 1, c->share);
+  }
+  put(s, "};\n");
+  put_others(s, p);
+}

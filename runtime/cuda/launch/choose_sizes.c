@@ -1,0 +1,65 @@
+/* choose_sizes.c - the memory that templates/general/choose.cuh needs. In: a call
+ * and its choices of blocks. Out: counts of blocks, and where each array stands. */
+#include "nvidia.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/lists.h"
+
+_Static_assert(sizeof(dil_choose_params) == DIL_CHOOSE_BYTES,
+               "templates/general/choose.cuh has another dil_choose_params");
+
+enum { BLOCKS_A_PROCESSOR = 4 /* of dil_choose */ };
+
+static int32_t strip_of(const dil_choice *c) {
+  return (int32_t)DIL_CHOOSE_STRIP(c->query_block,
+                                   c->estimate == DIL_ESTIMATE_EACH);
+}
+
+static int32_t power_above(int32_t count) {
+  int32_t power = 1;
+  while (power < count) power *= 2;
+  return power;
+}
+
+dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
+  const dil_choice *c = &r->table->choices[choice];
+  dil_choose_params p = {.choice = choice};
+  p.queries = (int)dil_choice_blocks(r->M, c->query_block);
+  p.keys = (int)dil_choice_blocks(r->M, c->block);
+  p.width = (int)round_up(p.keys, 32);
+  p.sorted = c->share > 0 ? power_above(p.keys) : 0;
+  p.room = (int)dil_choice_room(c, r->M);
+  p.own_bytes = strip_of(c) * (int64_t)p.width * 2 * (int64_t)sizeof(float) +
+                (p.width + p.sorted) * (int64_t)sizeof(uint64_t);
+  return p;
+}
+
+static int64_t heads_that_choose(const dil_table *t, const dil_choice *c) {
+  return c->shared ? t->kv_heads : t->heads;
+}
+
+cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
+                                       const dil_choose_params *p) {
+  const dil_table *t = r->table;
+  const dil_choice *c = &t->choices[p->choice];
+  int64_t strips = (p->queries + strip_of(c) - 1) / strip_of(c);
+  int64_t lines = r->B * t->heads * p->queries;
+  bool means = c->estimate != DIL_ESTIMATE_INPUT;
+  cuda_choose_layout at = {
+      .blocks = minimum(BLOCKS_A_PROCESSOR * r->device->facts.processors,
+                        r->B * heads_that_choose(t, c) * strips)};
+  at.list = means ? r->B * t->kv_heads * t->head_dim * p->width * 4 : 0;
+  at.list = round_up(at.list, 256);
+  at.length = at.list + round_up(lines * p->room * 4, 256);
+  at.own = at.length + round_up(lines * 4, 256);
+  at.end = at.own + round_up(at.blocks * p->own_bytes, 256);
+  return at;
+}
+
+int64_t cuda_choose_bytes(const cuda_run *r) {
+  int64_t most = 0;
+  for (int32_t k = 0; k < r->table->choice_count; k++) {
+    dil_choose_params p = cuda_choose_sizes(r, k);
+    most = maximum(most, cuda_choose_lay_out(r, &p).end);
+  }
+  return most;
+}

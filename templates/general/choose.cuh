@@ -1,0 +1,549 @@
+/* choose.cuh - blocks of keys that a call's own numbers choose, as
+ * runtime/cpu/choose.c does. In: a call and one of its choices. Out: sorted lists
+ * in the form CSR. What a block of queries chooses follows from its own rows and
+ * from the means of the key blocks alone.
+ *
+ *   dil_choose_means  the mean of each block of keys, a warp each
+ *   dil_choose        estimates, and the best blocks of each block of queries
+ *   dil_choose_join   lists of query blocks move together
+ *
+ * The threshold is found by counts of digits, from the first on; `keep mass` sorts.
+ * Atomics count integers in shared memory alone, so that their order never
+ * shows. */
+#ifndef DIL_TEMPLATES_GENERAL_CHOOSE_H
+#define DIL_TEMPLATES_GENERAL_CHOOSE_H
+#include "templates/general/general_load.cuh"
+
+#if CHOICES
+
+static_assert(sizeof(dil_choose_params) == DIL_CHOOSE_BYTES,
+              "the run time has another dil_choose_params");
+
+/* Greater for the better block: its estimate, then the smaller number. */
+typedef unsigned long long dil_rank;
+#define RANK_NONE 0ull
+#define RANK_ALWAYS (~0ull)
+
+enum { DIGITS = 256, CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32 };
+
+/* The shared memory of a thread block. */
+struct choose_memory {
+  float query[DIL_CHOOSE_ROWS][HEAD_DIM];
+  bool there[DIL_CHOOSE_ROWS]; /* that row exists */
+  double sum[DIL_CHOOSE_THREADS];
+  int start[DIL_CHOOSE_THREADS];
+  int digit[DIGITS];
+  int warp[CHOOSE_WARPS];
+  int found, rest;
+};
+#define CHOOSING (*(choose_memory *)shared)
+
+/* ---- sums of a thread block ---------------------------------------------- */
+
+DIL_INLINE int block_sum(int x) {
+#pragma unroll
+  for (int away = 16; away > 0; away >>= 1)
+    x += __shfl_xor_sync(0xffffffffu, x, away);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) CHOOSING.warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  int all = 0;
+#pragma unroll
+  for (int w = 0; w < CHOOSE_WARPS; w++) all += CHOOSING.warp[w];
+  return all;
+}
+
+/* The sum of the numbers of the threads up to this one, in one order. */
+DIL_INLINE double block_scan(double x) {
+  int self = threadIdx.x;
+  __syncthreads();
+  CHOOSING.sum[self] = x;
+#pragma unroll 1
+  for (int away = 1; away < DIL_CHOOSE_THREADS; away *= 2) {
+    __syncthreads();
+    double more = self >= away ? CHOOSING.sum[self - away] : 0;
+    __syncthreads();
+    CHOOSING.sum[self] += more;
+  }
+  __syncthreads();
+  return CHOOSING.sum[self];
+}
+
+/* ---- means --------------------------------------------------------------- */
+
+/* Row j of the keys of a head; NULL: its page is outside the pool. */
+DIL_INLINE const element *key_row(const dil_params &p, int b, int j, int kv) {
+  const element *row = (const element *)p.k + kv * p.k_stride[2];
+  if (is_paged(p)) return page_row(p, row, b, j, p.k_stride);
+  return row + b * p.k_stride[0] + j * p.k_stride[1];
+}
+
+extern "C" __global__ void
+dil_choose_means(const __grid_constant__ dil_choose_params p) {
+  long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  if (warp >= (long long)p.of.batches * KV_HEADS * p.keys) return;
+  int size = dil_choices[p.choice].block, block = (int)(warp % p.keys);
+  int kv = (int)(warp / p.keys % KV_HEADS), b = (int)(warp / p.keys / KV_HEADS);
+  int first = block * size, end = dil_min(first + size, batch_keys(p.of, b));
+#pragma unroll 1
+  for (int d = threadIdx.x & 31; d < HEAD_DIM; d += 32) {
+    float sum = 0;
+    for (int j = first; j < end; j++) {
+      const element *row = key_row(p.of, b, j, kv);
+      if (row) sum += widen(row[d]);
+    }
+    if (end > first) sum = __fdiv_rn(sum, (float)(end - first));
+    p.means[(((long long)b * KV_HEADS + kv) * HEAD_DIM + d) * p.width + block] =
+        sum;
+  }
+}
+
+/* ---- estimates ----------------------------------------------------------- */
+
+/* A block of queries: its rows, which exist from `first` to `last`. */
+struct choose_place {
+  int b, bi, first, last, M;
+};
+
+DIL_INLINE choose_place place_of(const dil_choose_params &p,
+                                 const dil_choice_row &c, int b, int bi) {
+  int M = batch_keys(p.of, b);
+  int first = dil_max(bi * c.query_block, dil_max(M - p.of.N, 0));
+  choose_place at = {b, bi, first, dil_min((bi + 1) * c.query_block, M) - 1, M};
+  return at;
+}
+
+DIL_INLINE float query_element(const dil_params &p, const choose_place &at, int t,
+                               int h, int d) {
+  const element *row = (const element *)p.q + h * p.q_stride[2];
+  row += at.b * p.q_stride[0] + (t - (at.M - p.N)) * p.q_stride[1];
+  return widen(row[d]);
+}
+
+/* Rows that a block of queries brings: its mean, or each. */
+DIL_INLINE int rows_of_block(const dil_choice_row &c) {
+  return c.estimate == DIL_ESTIMATE_EACH ? c.query_block : 1;
+}
+
+DIL_INLINE int strip_of(const dil_choice_row &c) {
+  return DIL_CHOOSE_STRIP(c.query_block, c.estimate == DIL_ESTIMATE_EACH);
+}
+
+/* Rows `from` and those behind it of a strip that begins with block `first`. */
+DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
+                          int b, int h, int first, int from) {
+  int per = rows_of_block(c);
+#pragma unroll 1
+  for (int e = threadIdx.x; e < DIL_CHOOSE_ROWS * HEAD_DIM;
+       e += DIL_CHOOSE_THREADS) {
+    int n = e / HEAD_DIM, d = e % HEAD_DIM, row = from + n;
+    choose_place at = place_of(p, c, b, first + row / per);
+    int t = at.bi * c.query_block + row % per, last = t;
+    if (c.estimate == DIL_ESTIMATE_MEAN) t = at.first, last = at.last;
+    bool there = row / per < strip_of(c) && at.bi < p.queries &&
+                 t >= at.first && t <= at.last;
+    float sum = 0;
+    int count = there ? last - t + 1 : 0;
+    for (int k = 0; k < count; k++)
+      sum += query_element(p.of, at, t + k, h, d);
+    if (count > 1) sum = __fdiv_rn(sum, (float)count);
+    CHOOSING.query[n][d] = sum;
+    if (d == 0) CHOOSING.there[n] = there;
+  }
+}
+
+/* Rows of the strip meet the means of key block bj. Estimates become the largest
+ * of them and of these. */
+DIL_INLINE void meet_block(const dil_choose_params &p, const float *means, int per,
+                           int from, int bj, float *estimate) {
+  float sum[DIL_CHOOSE_ROWS] = {};
+#pragma unroll 4
+  for (int d = 0; d < HEAD_DIM; d++) {
+    float mean = means[(long long)d * p.width + bj];
+#pragma unroll
+    for (int n = 0; n < DIL_CHOOSE_ROWS; n++)
+      sum[n] = fmaf(CHOOSING.query[n][d], mean, sum[n]);
+  }
+#pragma unroll
+  for (int n = 0; n < DIL_CHOOSE_ROWS; n++) {
+    if (!CHOOSING.there[n]) continue;
+    float *to = estimate + (long long)((from + n) / per) * p.width + bj;
+    float one = __fmul_rn(p.of.scale, sum[n]), before = *to;
+    if (one > before || before != before) *to = one;
+  }
+}
+
+DIL_INLINE float not_a_number() { return __uint_as_float(0x7fffffffu); }
+
+DIL_INLINE void estimate_head(const dil_choose_params &p, const dil_choice_row &c,
+                              int b, int h, int first, float *estimate) {
+  int per = rows_of_block(c), blocks = strip_of(c);
+  int kv = h / (HEADS / KV_HEADS);
+  const float *means =
+      p.means + ((long long)b * KV_HEADS + kv) * HEAD_DIM * p.width;
+  for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
+    for (int k = 0; k < blocks; k++)
+      estimate[(long long)k * p.width + bj] = not_a_number();
+#pragma unroll 1
+  for (int from = 0; from < blocks * per; from += DIL_CHOOSE_ROWS) {
+    __syncthreads();
+    load_rows(p, c, b, h, first, from);
+    __syncthreads();
+#pragma unroll 1
+    for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
+      meet_block(p, means, per, from, bj, estimate);
+  }
+}
+
+/* The call's own numbers, in whatever rank they have. */
+DIL_INLINE void read_head(const dil_choose_params &p, const dil_choice_row &c,
+                          int b, int h, int first, float *estimate) {
+  const dil_device_input &g = p.of.input[c.gate];
+  int rank = dil_inputs[c.gate].rank;
+  const float *from = (const float *)g.data;
+  if (rank > 3) from += b * g.stride[rank - 4];
+  if (rank > 2) from += h * g.stride[rank - 3];
+  for (int k = 0; k < strip_of(c) && first + k < p.queries; k++)
+    for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
+      estimate[(long long)k * p.width + bj] =
+          from[(first + k) * g.stride[rank - 2] + bj * g.stride[rank - 1]];
+}
+
+DIL_INLINE bool serves(const dil_branch_row &branch, int h) {
+  return h >= branch.head_first && h <= branch.head_last;
+}
+
+/* Estimates of a group of heads: the sums over those that the branch serves. Each
+ * thread makes and adds those of its own key blocks. */
+DIL_INLINE void estimate_group(const dil_choose_params &p, const dil_choice_row &c,
+                               int b, int group, int first, float *estimate,
+                               float *total) {
+  bool begun = false;
+#pragma unroll 1
+  for (int h = group * c.group; h < (group + 1) * c.group; h++) {
+    if (!serves(dil_branches[c.branch], h)) continue;
+    if (c.estimate == DIL_ESTIMATE_INPUT) read_head(p, c, b, h, first, estimate);
+    else estimate_head(p, c, b, h, first, estimate);
+    for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
+      for (int k = 0; k < strip_of(c); k++) {
+        long long at = (long long)k * p.width + bj;
+        total[at] = begun ? __fadd_rn(total[at], estimate[at]) : estimate[at];
+      }
+    begun = true;
+  }
+}
+
+/* ---- candidates ---------------------------------------------------------- */
+
+/* The first and the last position of low..high with this phase, counted from
+ * `start`; none where low > high. */
+DIL_INLINE void narrow_to_phase(int start, int dilation, int phase, int &low,
+                                int &high) {
+  low += dil_mod(phase - (low - start), dilation);
+  high -= dil_mod(high - start - phase, dilation);
+}
+
+/* Returns whether a distance between keys j0..j1 and queries t0..t1 of one phase
+ * lies in the window: distances are all multiples of the dilation. */
+DIL_INLINE bool window_meets(const dil_choice_row &c, int dilation, int t0, int t1,
+                             int j0, int j1) {
+  if (t0 > t1 || j0 > j1) return false;
+  int low = j0 - t1, high = j1 - t0;
+  if (c.left != DIL_FAR && -c.left > low)
+    low = -c.left + dil_mod(low + c.left, dilation);
+  if (c.right != DIL_FAR) high = dil_min(high, c.right);
+  return low <= high;
+}
+
+DIL_INLINE bool head_reaches(const dil_choice_row &c, const choose_place &at,
+                             int h, int bj) {
+  const dil_branch_row &b = dil_branches[c.branch];
+  int j0 = bj * c.block, j1 = dil_min(j0 + c.block, at.M) - 1;
+  int s = b.segment, phase = dil_phases[c.branch * HEADS + h];
+  if (!serves(b, h) || at.first > at.last || j0 > j1) return false;
+  int from = s ? dil_max(at.first, j0) / s : 0;
+  int to = s ? dil_min(at.last, j1) / s : 0;
+#pragma unroll 1
+  for (int k = from; k <= to; k++) {
+    int start = k * s, end = s ? start + s - 1 : at.M;
+    int t0 = dil_max(at.first, start), t1 = dil_min(at.last, end);
+    int k0 = dil_max(j0, start), k1 = dil_min(j1, end);
+    narrow_to_phase(start, b.dilation, phase, t0, t1);
+    narrow_to_phase(start, b.dilation, phase, k0, k1);
+    if (window_meets(c, b.dilation, t0, t1, k0, k1)) return true;
+  }
+  return false;
+}
+
+/* Returns whether the key block has a position of the query block, where no key
+ * after a query is seen. */
+DIL_INLINE bool is_diagonal(const dil_choice_row &c, int bi, int bj) {
+  return c.right <= 0 && bj * c.block < (bi + 1) * c.query_block &&
+         bi * c.query_block < (bj + 1) * c.block;
+}
+
+DIL_INLINE bool is_candidate(const dil_choose_params &p, const dil_choice_row &c,
+                             const choose_place &at, int group, int bj) {
+#pragma unroll 1
+  for (int h = group * c.group; h < (group + 1) * c.group; h++) {
+    dil_pair pair = {at.b, h, p.of.B, p.of.N, at.M, p.of.input};
+    if (head_reaches(c, at, h, bj) &&
+        dil_others_leave(p.choice, at.first, bj * c.block, pair))
+      return true;
+  }
+  return false;
+}
+
+DIL_INLINE dil_rank rank_of(float estimate, int block) {
+  unsigned bits = __float_as_uint(estimate + 0.0f); /* -0 is 0 */
+  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+  if (estimate != estimate) bits = 0;
+  return (dil_rank)bits << 32 | (0xffffffffu - (unsigned)block);
+}
+
+DIL_INLINE float estimate_of(dil_rank rank) {
+  unsigned bits = (unsigned)(rank >> 32);
+  if (bits == 0) return not_a_number();
+  return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+}
+
+DIL_INLINE bool is_scored(dil_rank r) {
+  return r != RANK_NONE && r != RANK_ALWAYS;
+}
+
+/* ---- the best ------------------------------------------------------------ */
+
+/* Finds the digit at which `wanted` of the counts, from the largest digit down,
+ * are reached, and how many of them are of that digit. One warp. */
+DIL_INLINE void find_digit(int wanted) {
+  enum { EACH_LANE = DIGITS / 32 };
+  int lane = threadIdx.x & 31, top = DIGITS - 1 - lane * EACH_LANE, sum = 0;
+  for (int k = 0; k < EACH_LANE; k++) sum += CHOOSING.digit[top - k];
+  int upto = sum;
+#pragma unroll
+  for (int away = 1; away < 32; away *= 2) {
+    int more = __shfl_sync(0xffffffffu, upto, lane - away);
+    if (lane >= away) upto += more;
+  }
+  unsigned reached = __ballot_sync(0xffffffffu, upto >= wanted);
+  if (lane != __ffs((int)reached) - 1) return;
+  int rest = wanted - (upto - sum), digit = top;
+  while (rest > CHOOSING.digit[digit]) rest -= CHOOSING.digit[digit--];
+  CHOOSING.found = digit;
+  CHOOSING.rest = rest;
+}
+
+/* The smallest of the `wanted` greatest ranks that are scored, or a number below
+ * it that has no other above it; 1 <= wanted <= their count. */
+DIL_INLINE dil_rank least_of_best(const dil_rank *rank, int keys, int wanted) {
+  dil_rank prefix = 0;
+#pragma unroll 1
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    CHOOSING.digit[threadIdx.x] = 0;
+    __syncthreads();
+    for (int bj = threadIdx.x; bj < keys; bj += DIL_CHOOSE_THREADS) {
+      dil_rank r = rank[bj];
+      bool alike = shift == 56 || r >> (shift + 8) == prefix >> (shift + 8);
+      if (is_scored(r) && alike) atomicAdd(&CHOOSING.digit[r >> shift & 255], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) find_digit(wanted);
+    __syncthreads();
+    wanted = CHOOSING.rest;
+    prefix |= (dil_rank)CHOOSING.found << shift;
+    bool all = wanted == CHOOSING.digit[CHOOSING.found];
+    __syncthreads();
+    if (all) break;
+  }
+  return prefix;
+}
+
+/* Sorts the ranks that are scored into `sorted`, the greatest first. */
+DIL_INLINE void sort_ranks(const dil_choose_params &p, const dil_rank *rank,
+                           dil_rank *sorted) {
+  for (int k = threadIdx.x; k < p.sorted; k += DIL_CHOOSE_THREADS)
+    sorted[k] = k < p.keys && is_scored(rank[k]) ? rank[k] : RANK_NONE;
+#pragma unroll 1
+  for (int size = 2; size <= p.sorted; size *= 2)
+#pragma unroll 1
+    for (int away = size / 2; away > 0; away /= 2) {
+      __syncthreads();
+      for (int k = threadIdx.x; k < p.sorted; k += DIL_CHOOSE_THREADS) {
+        dil_rank a = sorted[k], b = sorted[k ^ away];
+        if ((k ^ away) < k || (a < b) != !(k & size) || a == b) continue;
+        sorted[k] = b;
+        sorted[k ^ away] = a;
+      }
+    }
+  __syncthreads();
+}
+
+/* e^(estimate - best); equal ones, infinite ones too, weigh 1. */
+DIL_INLINE double weight_of(float estimate, float best) {
+  if (best != best) return 1;
+  if (estimate != estimate) return 0;
+  return estimate == best ? 1 : exp((double)estimate - (double)best);
+}
+
+/* The sum of all weights; or, where `share` is not negative, the number of the
+ * first candidate with which it is reached, of `count` candidates. */
+DIL_INLINE double walk_weights(const dil_rank *sorted, int count, double share) {
+  float best = estimate_of(sorted[0]);
+  double before = 0;
+  if (threadIdx.x == 0) CHOOSING.found = count - 1;
+#pragma unroll 1
+  for (int from = 0; from < count; from += DIL_CHOOSE_THREADS) {
+    int k = from + threadIdx.x;
+    double own = k < count ? weight_of(estimate_of(sorted[k]), best) : 0;
+    double sum = before + block_scan(own);
+    before += CHOOSING.sum[DIL_CHOOSE_THREADS - 1];
+    if (share < 0) continue;
+    bool reached = k < count && sum >= share;
+    int left = block_sum(k < count && !reached);
+    if (left == dil_min(count - from, DIL_CHOOSE_THREADS)) continue;
+    if (threadIdx.x == 0) CHOOSING.found = from + left;
+    break;
+  }
+  __syncthreads();
+  return before;
+}
+
+/* The least rank that is chosen. */
+DIL_INLINE dil_rank least_chosen(const dil_choose_params &p,
+                                 const dil_choice_row &c, const dil_rank *rank,
+                                 dil_rank *sorted) {
+  int always = 0, scored = 0;
+  for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS) {
+    always += rank[bj] == RANK_ALWAYS;
+    scored += is_scored(rank[bj]);
+  }
+  always = block_sum(always);
+  scored = block_sum(scored);
+  int taken = dil_min(dil_max(c.most - always, 0), scored);
+  if (taken == 0) return RANK_ALWAYS;
+  if (c.share > 0) {
+    sort_ranks(p, rank, sorted);
+    double all = walk_weights(sorted, scored, -1);
+    walk_weights(sorted, taken, c.share * all);
+    return sorted[CHOOSING.found];
+  }
+  return taken == scored ? 1 : least_of_best(rank, p.keys, taken);
+}
+
+/* ---- lists --------------------------------------------------------------- */
+
+DIL_INLINE long long line_of(const dil_choose_params &p, int b, int h, int bi) {
+  return ((long long)b * HEADS + h) * p.queries + bi;
+}
+
+/* Writes the blocks of `least` and better ranks, in their order, for all heads of
+ * the group. */
+DIL_INLINE void write_lists(const dil_choose_params &p, const dil_choice_row &c,
+                            int b, int group, int bi, const dil_rank *rank,
+                            dil_rank least) {
+  int written = 0, warp = threadIdx.x / 32;
+  unsigned below = (1u << (threadIdx.x & 31)) - 1;
+#pragma unroll 1
+  for (int from = 0; from < p.keys; from += DIL_CHOOSE_THREADS) {
+    int bj = from + threadIdx.x;
+    bool chosen = bj < p.keys && rank[bj] != RANK_NONE && rank[bj] >= least;
+    unsigned all = __ballot_sync(0xffffffffu, chosen);
+    int place = written + __popc(all & below);
+    int count = block_sum((threadIdx.x & 31) == 0 ? __popc(all) : 0);
+    for (int w = 0; w < warp; w++) place += CHOOSING.warp[w];
+    for (int h = group * c.group; h < (group + 1) * c.group && chosen; h++)
+      if (serves(dil_branches[c.branch], h))
+        p.list[line_of(p, b, h, bi) * p.room + place] = bj;
+    written += count;
+  }
+  for (int h = group * c.group + threadIdx.x; h < (group + 1) * c.group;
+       h += DIL_CHOOSE_THREADS)
+    p.length[line_of(p, b, h, bi)] =
+        serves(dil_branches[c.branch], h) ? written : 0;
+}
+
+DIL_INLINE void choose_block(const dil_choose_params &p, const dil_choice_row &c,
+                             int b, int group, int bi, const float *estimate,
+                             dil_rank *rank, dil_rank *sorted) {
+  choose_place at = place_of(p, c, b, bi);
+  __syncthreads();
+#pragma unroll 1
+  for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS) {
+    dil_rank r = RANK_NONE;
+    if (is_candidate(p, c, at, group, bj))
+      r = is_diagonal(c, bi, bj) ? RANK_ALWAYS : rank_of(estimate[bj], bj);
+    rank[bj] = r;
+  }
+  __syncthreads();
+  write_lists(p, c, b, group, bi, rank, least_chosen(p, c, rank, sorted));
+}
+
+DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c,
+                             long long item) {
+  int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;
+  int groups = HEADS / c.group, first = (int)(item % strips) * strip;
+  int group = (int)(item / strips % groups), b = (int)(item / strips / groups);
+  float *estimate = (float *)(p.own + blockIdx.x * p.own_bytes);
+  float *total = estimate + (long long)strip * p.width;
+  dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
+  estimate_group(p, c, b, group, first, estimate, total);
+#pragma unroll 1
+  for (int k = 0; k < strip && first + k < p.queries; k++)
+    choose_block(p, c, b, group, first + k, total + (long long)k * p.width, rank,
+                 rank + p.width);
+}
+
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
+    dil_choose(const __grid_constant__ dil_choose_params p) {
+  const dil_choice_row &c = dil_choices[p.choice];
+  int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;
+  long long items = (long long)p.of.batches * (HEADS / c.group) * strips;
+#pragma unroll 1
+  for (long long item = blockIdx.x; item < items; item += gridDim.x)
+    choose_strip(p, c, item);
+}
+
+/* A thread block moves the lists of so many query blocks as it has threads. */
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
+    dil_choose_join(const __grid_constant__ dil_choose_params p) {
+  int parts = dil_max((p.queries - 1) / DIL_CHOOSE_THREADS + 1, 1);
+  int line = blockIdx.x / parts, part = blockIdx.x % parts;
+  int first = part * DIL_CHOOSE_THREADS, bi = first + threadIdx.x, before = 0;
+  const int *length = p.length + (long long)line * p.queries;
+  const int *list = p.list + (long long)line * p.queries * p.room;
+  int made = dil_choices[p.choice].rows;
+  int *rows = (int *)p.of.input[made].data + (long long)line * (p.queries + 1);
+  int *cols = (int *)p.of.input[made + 1].data +
+              (long long)line * p.queries * p.room;
+  for (int k = threadIdx.x; k < first; k += DIL_CHOOSE_THREADS)
+    before += length[k];
+  before = block_sum(before);
+  int own = bi < p.queries ? length[bi] : 0;
+  int end = before + (int)block_scan(own);
+  CHOOSING.start[threadIdx.x] = end - own;
+  if (bi < p.queries) rows[bi + 1] = end;
+  if (bi == 0) rows[0] = 0;
+  long long all = before + (long long)CHOOSING.sum[DIL_CHOOSE_THREADS - 1];
+  __syncthreads();
+#pragma unroll 1
+  for (int k = threadIdx.x / 32; k < DIL_CHOOSE_THREADS && first + k < p.queries;
+       k += CHOOSE_WARPS)
+    for (int e = threadIdx.x & 31; e < length[first + k]; e += 32)
+      cols[CHOOSING.start[k] + e] = list[(long long)(first + k) * p.room + e];
+  if (part + 1 < parts) return;
+  for (long long e = all + threadIdx.x; e < (long long)p.queries * p.room;
+       e += DIL_CHOOSE_THREADS)
+    cols[e] = -1;
+}
+
+#else /* the run time loads all functions of a family */
+
+extern "C" __global__ void
+dil_choose_means(const __grid_constant__ dil_choose_params) {}
+extern "C" __global__ void
+dil_choose(const __grid_constant__ dil_choose_params) {}
+extern "C" __global__ void
+dil_choose_join(const __grid_constant__ dil_choose_params) {}
+
+#endif
+#endif
