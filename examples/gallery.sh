@@ -52,6 +52,21 @@ leads() { # drafts
     } }' | tr '\n' ' ' | npy '|u1' "1, $1, $1" "$made/leads.npy"
 }
 
+# Vertical lines and slashes of a head each: some at the begin, then ever fewer.
+lines() { # tokens, heads
+  awk -v n="$1" -v heads="$2" 'BEGIN {
+    for (h = 0; h < heads; h++)
+      for (c = 0; c < 8; c++) {
+        t = int(n * c * c / 80)
+        print t % 256, int(t / 256), 0, 0
+      } }' | tr '\n' ' ' | npy '<i4' "$2, 8" "$made/vertical.npy"
+  awk -v n="$1" -v heads="$2" 'BEGIN {
+    for (h = 0; h < heads; h++)
+      for (t = 0; t < n; t++)
+        print t < n / 16 || (t > n / 3 && t < n / 3 + n / 48) ? 1 : 0 }' |
+    tr '\n' ' ' | npy '|u1' "$2, $1" "$made/slash.npy"
+}
+
 # ---- each preset -------------------------------------------------------------
 
 # The options of its picture; nothing where that of another one serves.
@@ -78,6 +93,10 @@ drawn() { # preset
   strided) echo --seq 60 -D l=10 ;;
   swin) echo --seq 64 -D wide=8 -D w=4 ;;
   tree) echo --seq 31 --keys 48 --input "leads=$made/leads.npy" ;;
+  vertical_slash) echo --seq 96 -D q_heads=1 --input "vertical=$made/vertical.npy" \
+    --input "slash=$made/slash.npy" ;;
+  vsa) echo --seq 48 -D tall=4 -D wide=4 -D deep=1 -D high=2 -D broad=2 \
+    -D blocks=4 ;;
   *) echo --seq 96 ;;
   esac
 }
@@ -91,12 +110,23 @@ counted() { # preset
   neighborhood3d) echo -D k=5 ;;
   swin) echo -D wide=128 -D w=8 ;;
   tree) echo --input "leads=$made/leads.npy" ;;
+  vertical_slash) echo --input "vertical=$made/vertical.npy" \
+    --input "slash=$made/slash.npy" ;;
+  vsa) echo -D tall=16 -D wide=16 -D blocks=4 ;;
   esac
 }
 
 queries() { # preset
   case $1 in
   tree | moba | nsa_selected) echo 64 ;;
+  vsa) echo 1024 ;;
+  *) echo 16384 ;;
+  esac
+}
+
+keys() { # preset
+  case $1 in
+  vsa) echo 1024 ;;
   *) echo 16384 ;;
   esac
 }
@@ -106,10 +136,12 @@ bring() { # tokens: of a picture or of a cost
     chosen 96 32
     starts 96 20 58
     leads 31
+    lines 96 1
   else
     chosen 16384 1024
     starts 16384 700 3000 4500 5000 9000 9400 12000 16000
     leads 64
+    lines 16384 16
   fi
 }
 
@@ -143,14 +175,15 @@ pictures() {
 
 cost() { # preset
   # shellcheck disable=SC2046 # words
-  line=$("$dil" explain "preset:$1" --seq "$(queries "$1")" --keys 16384 \
+  line=$("$dil" explain "preset:$1" --seq "$(queries "$1")" --keys "$(keys "$1")" \
     --heads 16 --head-dim 64 $(counted "$1") --json 2>"$made/said") ||
     cat "$made/said" >&2
   pairs=$(short "$(field pairs "$line")")
   share=$(awk -v x="$(field density "$line")" 'BEGIN { printf "%.3g", 100 * x }')
   work=$(short "$(field flops "$line")")
   options=$(told "$(counted "$1")")
-  [ "$(queries "$1")" != 64 ] || options="--seq 64${options:+ $options}"
+  [ "$(queries "$1")" = 16384 ] ||
+    options="--seq $(queries "$1")${options:+ $options}"
   echo "$pairs pairs, $share % of dense, ${work}FLOP${options:+ (\`$options\`)}"
 }
 

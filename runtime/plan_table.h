@@ -155,6 +155,7 @@ typedef struct dil_input {
   bool keys;            /* of such a table: it has a byte for each key, and the
                          * list of keys is `rows` and `cols` alike */
   int32_t query_block, block;
+  int32_t cell[DIL_GRID_AXES]; /* of blocks of cells, their extents; else 0 */
 } dil_input;
 
 /* Returns whether something that the call does not bring is the table of lists;
@@ -197,6 +198,23 @@ static inline int64_t dil_choice_diagonals(const dil_choice *c) {
 }
 static inline int64_t dil_choice_blocks(int64_t M, int64_t block) {
   return (M + block - 1) / block;
+}
+/* The position of place `place` where positions are counted block by block: without
+ * blocks of cells it is the place itself. The blocks divide the grid of M cells. */
+static inline int64_t dil_block_position(const dil_grid *g, const dil_input *in,
+                                         int64_t M, int64_t place) {
+  int64_t block = place / in->block, inside = place % in->block;
+  int64_t position = 0, stride = 1;
+  if (!in->cell[0]) return place;
+  for (int32_t a = g->axes - 1; a >= 0; a--) {
+    int64_t size = in->cell[a];
+    int64_t extent = g->extent[a] ? g->extent[a] : M / dil_grid_plane(g);
+    position += (block % (extent / size) * size + inside % size) * stride;
+    block /= extent / size;
+    inside /= size;
+    stride *= extent;
+  }
+  return position;
 }
 /* Entries that a list has room for where a call has M keys. */
 static inline int64_t dil_choice_room(const dil_choice *c, int64_t M) {

@@ -117,6 +117,8 @@ static void add_made(const scope *s, pattern *p, const keep *k,
   p->input[at] = *made;
   p->input[at].query_block = (int32_t)s->query_block;
   p->input[at].block = (int32_t)s->block;
+  for (int32_t a = 0; s->grid && a < s->grid->axes; a++)
+    p->input[at].cell[a] = (int32_t)s->cell[a];
   p->dimension[at][0] = dimension(s, "B", k->at);
   p->dimension[at][1] = dimension(s, "H", k->at);
   for (int32_t axis = 2; axis < made->rank; axis++)
@@ -149,6 +151,7 @@ static void make_arrays(const scope *s, pattern *p, keep *k) {
                 DIL_INPUT_MAX);
     return;
   }
+  check_cells(s, &p->input[rows], k->at);
   k->chosen = rows;
   expr *row_size[] = {one_more(s, queries)};
   expr *col_size[] = {integer(s, k->at, DIL_ANY_SIZE)};
@@ -216,10 +219,10 @@ void check_choices(const scope *s, pattern *p, const statement *shared) {
       check_error(s->c, choice_at(b), "give it a branch of its own",
                   "a branch has one `keep top` or `keep mass`, this is its "
                   "second");
-    else if (count == 1 && s->grid)
-      check_error(s->c, choice_at(b), "a keep of `bi` and `bj` may stand there",
-                  "blocks of a grid cannot be chosen by their scores in this "
-                  "version");
+    else if (count == 1 && s->grid && b->reach.mask_count)
+      check_error(s->c, choice_at(b), "a branch of its own may have them",
+                  "blocks of a grid are chosen among all: a branch that chooses "
+                  "has no window, neighborhood, dilation or causal axis");
     else if (count == 1 && branch_has_each(b))
       check_error(s->c, choice_at(b), "a branch of each phase may have a choice",
                   "a branch of `phase each` cannot choose blocks by their "

@@ -241,3 +241,16 @@ bool check_reach(const scope *s, const clauses *over, const clauses *own,
   take_causal(s, own->of[WORD_CAUSAL], r);
   return diag_errors(s->c->diag) == before;
 }
+
+/* ---- blocks in lists ------------------------------------------------------ */
+
+void check_cells(const scope *s, dil_input *made, span at) {
+  for (int32_t a = 0; s->grid && a < s->grid->axes && s->cell[0]; a++) {
+    int64_t extent = s->grid->extent[a], size = s->cell[a];
+    made->cell[a] = (int32_t)size;
+    if (extent % size)
+      check_error(s->c, at, "each axis of the grid is a multiple of the block's",
+                  "blocks in lists must divide the grid, and %lld cells are no "
+                  "multiple of %lld", (long long)extent, (long long)size);
+  }
+}

@@ -191,6 +191,7 @@ static int32_t made_table(const scope *s, pattern *p, const statement *from,
                              .cols = (uint8_t)cols,
                              .query_block = (int32_t)s->query_block,
                              .block = (int32_t)s->block};
+  check_cells(s, &p->input[at], from->at);
   for (int32_t axis = 0; axis + 1 < lists->rank; axis++)
     p->dimension[at][axis] = p->dimension[rows][axis];
   p->dimension[at][lists->rank - 1] = queries;

@@ -211,7 +211,10 @@ void check_made_table(const scope *s, pattern *p, const statement *given);
 /* check_each.c: whether a phase statement, if any, is `phase each`, which then is
  * the branch's; a let of that name hides the word. */
 bool check_phase_each(const scope *s, const statement *phase, branch *b);
-/* check_grid.c: `grid 128 x 128;`. */
+/* check_grid.c: sets the cells of a table of blocks, whose blocks must divide the
+ * grid. */
+void check_cells(const scope *s, dil_input *made, span at);
+/* `grid 128 x 128;`. */
 void check_grid(scope *s, pattern *p, const statement *grid);
 /* Reports what cannot stand beside a grid, or without one, in a pattern's
  * statements (`above`) or in a branch's. */

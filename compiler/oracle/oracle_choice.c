@@ -25,7 +25,22 @@ struct oracle_choice {
   double *mean, *size;   /* [B, Hkv, keys, D]: of k, and of |k| */
   double *query;         /* rows of head_dim: q, its mean, the mean of |q|, k */
   oracle_block *sorted;  /* [keys] */
+  const int64_t *cell;   /* of blocks of cells; NULL: of positions */
+  int64_t *place;        /* [keys] a position of each block of cells */
 };
+
+/* The number of the block of `size` positions, or of cells, at a position. */
+static int64_t block_number(const oracle_choice *x, int64_t size,
+                            int64_t position) {
+  return x->cell ? oracle_grid_block(&x->pattern->grid, x->cell, position)
+                 : position / size;
+}
+
+/* Row n of a call is in a query block. Where blocks are of cells, a row is a
+ * position. */
+static bool is_of_block(const oracle_choice *x, int64_t bi, int64_t n) {
+  return !x->cell || block_number(x, 0, n) == bi;
+}
 
 int64_t oracle_choice_group(const oracle_choice *x) {
   return x->of.shared ? x->pattern->heads / x->pattern->kv_heads : 1;
@@ -66,9 +81,10 @@ static void fill_means(oracle_choice *x) {
       open_at(&r, x, b, 0, kv * (p->heads / p->kv_heads), NULL);
       for (int64_t j = 0; j < M; j++) {
         int64_t first = j / S * S, end = first + S < M ? first + S : M;
-        int64_t at = ((b * p->kv_heads + kv) * x->keys + j / S) * D;
+        int64_t at =
+            ((b * p->kv_heads + kv) * x->keys + block_number(x, S, j)) * D;
         query_read_key(&r, &x->call->k, j);
-        add_row(x->mean + at, x->size + at, r.key, D, end - first);
+        add_row(x->mean + at, x->size + at, r.key, D, x->cell ? S : end - first);
       }
     }
 }
@@ -79,6 +95,7 @@ void oracle_choice_close(oracle_choice *x) {
   free(x->size);
   free(x->query);
   free(x->sorted);
+  free(x->place);
   free(x);
 }
 
@@ -103,6 +120,9 @@ dil_status oracle_choice_open(const pattern *p, const dil_call *call,
                        .source = numbers};
   if (numbers == ORACLE_EXPECTED && has_numbers(call, &x->of))
     x->source = ORACLE_NUMBERS;
+  const keeps *level = x->branch->keeps;
+  for (int32_t k = 0; k < 2; k++)
+    if (level[k].count && level[k].cell[0]) x->cell = level[k].cell;
   x->queries = dil_choice_blocks(M, x->of.query_block);
   x->keys = dil_choice_blocks(M, x->of.block);
   bool means = x->source == ORACLE_NUMBERS &&
@@ -112,8 +132,10 @@ dil_status oracle_choice_open(const pattern *p, const dil_call *call,
   x->size = calloc((size_t)count + 1, sizeof *x->size);
   x->query = calloc((size_t)(4 * D), sizeof *x->query);
   x->sorted = calloc((size_t)x->keys + 1, sizeof *x->sorted);
-  if (!x->mean || !x->size || !x->query || !x->sorted)
+  x->place = calloc((size_t)x->keys + 1, sizeof *x->place);
+  if (!x->mean || !x->size || !x->query || !x->sorted || !x->place)
     return dil_fail(DIL_MEMORY, "no memory for the estimates of blocks");
+  for (int64_t j = 0; x->cell && j < M; j++) x->place[block_number(x, 0, j)] = j;
   if (means) fill_means(x);
   return DIL_OK;
 }
@@ -125,6 +147,8 @@ static void mark_blocks(const oracle_choice *x, oracle_range keys,
                         oracle_block *blocks) {
   int64_t S = x->of.block;
   if (keys.last < keys.first) return;
+  for (int64_t bj = 0; x->cell && bj < x->keys; bj++) blocks[bj].reached = true;
+  if (x->cell) return; /* a branch that chooses sees the whole grid */
   for (int64_t bj = keys.first / S; bj <= keys.last / S; bj++) {
     int64_t from = bj * S > keys.first ? bj * S - keys.first : 0;
     int64_t key = keys.first + (from + keys.step - 1) / keys.step * keys.step;
@@ -143,6 +167,7 @@ static void judge_block(const oracle_choice *x, oracle_query *r, int64_t bi,
   const keeps *own = &level[first ? 0 : 1], *other = &level[first ? 1 : 0];
   int64_t j0 = bj * x->of.block, i0 = bi * x->of.query_block;
   r->point.j = (int32_t)j0;
+  if (x->cell) r->point.j = (int32_t)x->place[bj];
   if (!block->reached || query_level_holds(r, own)) return;
   if (other->count && !query_level_holds(r, other)) return;
   block->candidate = true;
@@ -150,10 +175,14 @@ static void judge_block(const oracle_choice *x, oracle_query *r, int64_t bi,
                    i0 < j0 + x->of.block;
 }
 
-/* The rows of a query block that exist: first..last - 1. */
+/* The rows of a query block that exist: first..last - 1, as far as they are of the
+ * block. */
 static void rows_of(const oracle_choice *x, int64_t b, int64_t bi,
                     int64_t *first, int64_t *last) {
   int64_t N = x->call->q.shape[1], M = keys_of(x->call, b), skip = M - N;
+  *first = 0;
+  *last = N;
+  if (x->cell) return; /* those among all rows: is_of_block */
   int64_t SQ = x->of.query_block, t = bi * SQ, end = t + SQ < M ? t + SQ : M;
   *first = t - skip > 0 ? t - skip : 0;
   *last = end - skip;
@@ -166,6 +195,7 @@ static void find_candidates(const oracle_choice *x, int64_t b, int64_t bi,
   rows_of(x, b, bi, &first, &last);
   for (int64_t bj = 0; bj < x->keys; bj++) blocks[bj].reached = false;
   for (int64_t n = first; n < last; n++) {
+    if (!is_of_block(x, bi, n)) continue;
     open_at(&r, x, b, n, h, NULL);
     mark_blocks(x, query_range(&r, x->of.branch), blocks);
   }
@@ -209,19 +239,22 @@ static void estimate_head(oracle_choice *x, int64_t b, int64_t bi, int64_t h,
   int64_t kv = h / (p->heads / p->kv_heads), terms = x->of.block;
   double scale = 0;
   rows_of(x, b, bi, &first, &last);
+  int64_t count = x->cell ? x->of.query_block : last - first, seen = 0;
   memset(mean, 0, 2 * (size_t)D * sizeof *mean);
   for (int64_t n = first; n < last; n++) {
     oracle_query r;
+    if (!is_of_block(x, bi, n)) continue;
+    seen++;
     open_at(&r, x, b, n, h, q);
     scale = r.scale;
     if (each) memset(mean, 0, 2 * (size_t)D * sizeof *mean);
-    add_row(mean, size, q, D, each ? 1 : last - first);
-    if (!each && n + 1 < last) continue;
+    add_row(mean, size, q, D, each ? 1 : count);
+    if (!each && seen < count) continue;
     for (int64_t bj = 0; bj < x->keys; bj++) {
       int64_t at = ((b * p->kv_heads + kv) * x->keys + bj) * D;
       oracle_block by = product_of(x, scale, mean, size, x->mean + at,
-                                   x->size + at, terms + (each ? 0 : last - first));
-      raise_to(&one[bj], &by, !each || n == first);
+                                   x->size + at, terms + (each ? 0 : count));
+      raise_to(&one[bj], &by, !each || seen == 1);
     }
   }
 }

@@ -154,6 +154,7 @@ static void input_fields(codec *c, dil_input *in) {
   codec_flag(c, &in->keys);
   FIELD(c, in->query_block);
   FIELD(c, in->block);
+  for (int32_t a = 0; a < DIL_GRID_AXES; a++) FIELD(c, in->cell[a]);
 }
 
 static void choice_fields(codec *c, dil_choice *x) {
@@ -349,6 +350,18 @@ static bool key_table_holds(const dil_table *t, int32_t index) {
          t->inputs[in->rows].rank == in->rank;
 }
 
+/* Blocks of cells have an extent for each axis of the grid. */
+static bool cells_hold(const dil_table *t, const dil_input *in) {
+  int64_t size = 1;
+  if (!in->cell[0]) return true;
+  for (int32_t a = 0; a < t->grid.axes; a++) {
+    int64_t extent = t->grid.extent[a];
+    if (in->cell[a] < 1 || extent % in->cell[a] || size > in->block) return false;
+    size *= in->cell[a];
+  }
+  return size == in->block;
+}
+
 /* A table that is made of lists has one dimension more than they. */
 static bool input_holds(const dil_table *t, int32_t index) {
   const dil_input *in = &t->inputs[index];
@@ -356,7 +369,7 @@ static bool input_holds(const dil_table *t, int32_t index) {
               is_within(in->rank, 1, DIL_RANK_MAX);
   if (index < t->input_count)
     return good && !in->rows && !in->cols && !in->keys;
-  good = good && in->query_block > 0 && in->block > 0;
+  good = good && in->query_block > 0 && in->block > 0 && cells_hold(t, in);
   if (in->keys) return good && key_table_holds(t, index);
   if (!in->rows && !in->cols) return good && in->dtype == DIL_I32 && in->rank == 3;
   good = good && in->dtype == DIL_U8 && in->rows != in->cols && in->rank >= 2 &&

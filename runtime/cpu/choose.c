@@ -101,13 +101,15 @@ int64_t choose_bytes(const cpu_run *r) {
 
 /* ---- means --------------------------------------------------------------- */
 
-/* The sum of rows first..last, in their order, over their number; 0 of none. */
-static void mean_of(const row_view *rows, int64_t first, int64_t last,
-                    float *row, float *mean) {
+/* The sum of the rows at places first..last, in their order, over their number; 0 of
+ * none. */
+static void mean_of(const choosing *x, const row_view *rows, int64_t first,
+                    int64_t last, float *row, float *mean) {
   int32_t width = rows->width;
   for (int32_t d = 0; d < width; d++) mean[d] = 0;
   for (int64_t n = first; n <= last; n++) {
-    row_to_f32(row_view_at(rows, n), rows->dtype, width, row);
+    row_to_f32(row_view_at(rows, choose_position(x->run, x->of, n)), rows->dtype,
+               width, row);
     for (int32_t d = 0; d < width; d++) mean[d] += row[d];
   }
   for (int32_t d = 0; d < width && last >= first; d++)
@@ -133,7 +135,7 @@ static void fill_panel(void *context, int64_t index, int32_t worker) {
   for (int64_t lane = 0; lane < LANES; lane++) {
     int64_t first = (panel * LANES + lane) * x->of->block;
     float *mean = room.query + r->table->head_dim;
-    mean_of(&rows, first, minimum(first + x->of->block, M) - 1, room.query,
+    mean_of(x, &rows, first, minimum(first + x->of->block, M) - 1, room.query,
             mean);
     for (int32_t d = 0; d < r->table->head_dim; d++)
       to[d * LANES + lane] = mean[d];
@@ -175,9 +177,10 @@ static void read_query(const choosing *x, const choosing_room *room,
   int64_t D = x->run->table->head_dim;
   float *to = room->query + (place + 1) * D;
   if (x->of->estimate == DIL_ESTIMATE_MEAN)
-    mean_of(rows, at->first, at->last, room->query, to);
+    mean_of(x, rows, at->first, at->last, room->query, to);
   else
-    row_to_f32(row_view_at(rows, n), rows->dtype, (int32_t)D, to);
+    row_to_f32(row_view_at(rows, choose_position(x->run, x->of, n)), rows->dtype,
+               (int32_t)D, to);
 }
 
 static void estimate_head(const choosing *x, const choosing_room *room, int64_t b,

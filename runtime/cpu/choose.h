@@ -13,13 +13,16 @@ void choose_nothing(const cpu_run *r);
 
 /* ---- choose_blocks.c: which blocks, and the best of them ----------------- */
 
-/* A query block of a head: its rows, which exist from `first` to `last`. */
+/* A query block of a head: its places, which exist from `first` to `last`. Places are
+ * positions, or on a grid cells counted block by block. */
 typedef struct choose_place {
   int64_t b, bi, first, last, M;
 } choose_place;
 
 typedef enum choose_kind { CHOOSE_NONE, CHOOSE_SCORED, CHOOSE_ALWAYS } choose_kind;
 
+/* The position of place `place` of the call, counted block by block. */
+int64_t choose_position(const cpu_run *r, const dil_choice *c, int64_t place);
 choose_place choose_place_of(const cpu_run *r, const dil_choice *c, int64_t b,
                              int64_t bi);
 /* The kind of the key block for heads h..end - 1 together, by one of the table's

@@ -11,6 +11,11 @@
 
 /* ---- candidates ---------------------------------------------------------- */
 
+int64_t choose_position(const cpu_run *r, const dil_choice *c, int64_t place) {
+  return dil_block_position(&r->table->grid, &r->table->inputs[c->rows], r->M,
+                            place);
+}
+
 choose_place choose_place_of(const cpu_run *r, const dil_choice *c, int64_t b,
                              int64_t bi) {
   int64_t M = cpu_run_keys(r, b);
@@ -79,8 +84,9 @@ static bool others_leave(const cpu_run *r, int32_t choice,
   const dil_code *code = tiles && tiles->keeps ? tiles : r->code[DIL_ROWS];
   cpu_run_env env;
   cpu_run_env_init(r, at->b, h, &env);
-  int32_t bits = code->keeps(choice, &env.env, (int32_t)at->first,
-                             (int32_t)(bj * c->block));
+  int32_t bits =
+      code->keeps(choice, &env.env, (int32_t)choose_position(r, c, at->first),
+                  (int32_t)choose_position(r, c, bj * c->block));
   return bits == DIL_KEEPS_LET;
 }
 

@@ -40,6 +40,20 @@ static bool is_whole(const cpu_run *r) {
   return !s || (s->N == r->N && (s->M == r->M || r->M == 0));
 }
 
+/* Lists of blocks want blocks that divide the grid; the checker has seen to all
+ * axes but one of any extent. */
+static dil_status check_blocks(const dil_table *t, int64_t M) {
+  int64_t extent = M / dil_grid_plane(&t->grid);
+  for (int32_t i = t->input_count; i < dil_table_reads(t); i++) {
+    int32_t size = t->inputs[i].cell[0];
+    if (size && extent % size)
+      return dil_fail(DIL_USAGE, "blocks of %d cells do not divide the first axis "
+                      "of the grid of kernel '%s', which has %lld", size, t->name,
+                      (long long)extent);
+  }
+  return DIL_OK;
+}
+
 dil_status cpu_run_check_grid(const cpu_run *r) {
   const dil_grid *g = &r->table->grid;
   int64_t cells = dil_grid_cells(g), plane = dil_grid_plane(g);
@@ -51,7 +65,7 @@ dil_status cpu_run_check_grid(const cpu_run *r) {
     return dil_fail(DIL_USAGE, "kernel '%s' has a grid, whose cells are neither "
                     "shared out by a ring nor streamed", r->table->name);
   bool fits = cells ? M == cells : M % plane == 0;
-  if (fits && N == M) return DIL_OK;
+  if (fits && N == M) return check_blocks(r->table, M);
   return dil_fail(DIL_USAGE, "the grid of kernel '%s' is %s: q and k have %s%lld "
                   "rows, got %lld and %lld", r->table->name,
                   grid_text(g, text, sizeof text),

@@ -36,6 +36,10 @@ sizes() { # preset
   sliding | streaming) echo --seq 300 -D w=64 ;;
   strided) echo --seq 300 -D l=32 ;;
   swin) echo --seq 299 -D wide=23 ;;
+  vertical_slash)
+    echo --seq 300 --input vertical=random --input slash=random
+    ;;
+  vsa) echo --seq 256 -D tall=8 -D wide=8 -D blocks=2 ;;
   tree) echo --seq 40 --keys 300 --input leads=random ;;
   *) echo --seq 300 ;;
   esac
@@ -88,5 +92,7 @@ neighborhood3d k=0 at least 1, got 0
 neighborhood3d tall=-4 at least 1, got -4
 swin w=-2 at least 0, got -171
 swin wide=0 division by zero
+vsa blocks=0 at least 1, got 0
+vsa wide=7 no multiple of 4
 END
 exit $bad

@@ -134,6 +134,76 @@ START_TEST(no_rows_choose_nothing) {
 }
 END_TEST
 
+/* ---- cubes of a video ----------------------------------------------------- */
+
+/* 4 frames of 4 x 6 cells, in cubes of 2 x 2 x 3. */
+enum { FRAMES = 4, TALL = 4, WIDE = 6, DEEP = 2, HIGH = 2, BROAD = 3,
+       CUBE = DEEP * HIGH * BROAD, CUBES = ROWS / CUBE, CHOSEN = 3 };
+
+static int cube_of(int cell) {
+  int z = cell / (TALL * WIDE), y = cell / WIDE % TALL, x = cell % WIDE;
+  return (z / DEEP * (TALL / HIGH) + y / HIGH) * (WIDE / BROAD) + x / BROAD;
+}
+
+/* VSA's coarse stage: the product of the means of two cubes. */
+static double cube_score(const selection_call *c, int h, int one, int other) {
+  const float *q = c->call.tensor[DIL_TENSOR_Q].data;
+  const float *k = c->call.tensor[DIL_TENSOR_K].data;
+  double sum = 0;
+  for (int d = 0; d < 16; d++) {
+    double of_q = 0, of_k = 0;
+    for (int t = 0; t < ROWS; t++) {
+      if (cube_of(t) == one) of_q += q[t * WIDTH + h * 16 + d];
+      if (cube_of(t) == other) of_k += k[t * WIDTH + h * 16 + d];
+    }
+    sum += of_q * of_k;
+  }
+  return sum;
+}
+
+static int better_cubes(const selection_call *c, int h, int one, int other) {
+  int count = 0;
+  for (int third = 0; third < CUBES; third++)
+    count += cube_score(c, h, one, third) > cube_score(c, h, one, other);
+  return count;
+}
+
+START_TEST(cubes_are_those_of_vsa) {
+  static const dil_define defines[] = {
+      {"q_heads", "2"}, {"width", "16"}, {"tall", "4"}, {"wide", "6"},
+      {"deep", "2"},    {"high", "2"},   {"broad", "3"}, {"blocks", "3"}};
+  dil_context *context;
+  dil_program *program;
+  dil_kernel *k;
+  dil_program_options lets = DIL_PROGRAM_OPTIONS_INIT;
+  dil_kernel_options options = DIL_KERNEL_OPTIONS_INIT;
+  selection_call c;
+  lets.defines = defines, lets.define_count = 8;
+  options.dtype = "f32";
+  host_must(dil_context_new(NULL, &context));
+  host_must(dil_program_read(context, "preset:vsa", &lets, &program));
+  host_must(dil_program_kernel(program, NULL, &options, &k));
+  make_call(&c, k);
+  c.shape[0][2] = CUBES + 1, c.shape[1][2] = CUBES * CHOSEN;
+  host_must(dil_kernel_run(k, c.a));
+  for (int h = 0; h < HEADS; h++)
+    for (int one = 0; one < CUBES; one++) {
+      const int32_t *rows = c.rows + h * (CUBES + 1) + one;
+      ck_assert_int_eq(rows[1] - rows[0], CHOSEN);
+      for (int32_t e = rows[0]; e < rows[1]; e++) {
+        int other = c.cols[h * CUBES * CHOSEN + e];
+        ck_assert_int_lt(better_cubes(&c, h, one, other), CHOSEN);
+      }
+    }
+  host_call_free(&c.call);
+  dil_kernel_free(k);
+  dil_program_free(program);
+  dil_context_free(context);
+}
+END_TEST
+
+/* ---- refusals ------------------------------------------------------------- */
+
 static void count(selection_call *c) { c->a->selection_count = 1; }
 static void negative(selection_call *c) { c->a->selection_count = -2; }
 static void nowhere(selection_call *c) { c->a->selection = NULL; }
@@ -208,6 +278,7 @@ int main(void) {
   tcase_add_test(t, lists_can_be_given_back);
   tcase_add_test(t, lists_may_be_left_out);
   tcase_add_test(t, no_rows_choose_nothing);
+  tcase_add_test(t, cubes_are_those_of_vsa);
   tcase_add_loop_test(t, refusals_name_what_is_wrong, 0, REFUSALS);
   suite_add_tcase(suite, t);
   return suite_run(suite, CK_NOFORK);

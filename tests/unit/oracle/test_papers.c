@@ -239,9 +239,10 @@ START_TEST(pairs_are_the_papers) {
 }
 END_TEST
 
-/* Presets that choose blocks by the numbers of a call: test_choice compares
- * them. */
-static const char *const choosing[] = {"moba", "nsa_selected", "seer"};
+/* Presets that choose blocks by the numbers of a call, or take lists: test_choice
+ * compares the first three, test_selection_call and test_key_list the others. */
+static const char *const choosing[] = {"moba", "nsa_selected", "seer", "vsa",
+                                       "vertical_slash"};
 
 /* A preset without a case would be one that nobody compares. GigaPath's is
  * torchscale's with segments too long for a list of pairs. */
