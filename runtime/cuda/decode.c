@@ -67,6 +67,21 @@ static int32_t decode_dilations(const dil_table *t, int32_t pass,
   return count;
 }
 
+/* Keys of one copy: of a tile, or of a page where it has fewer, of each dilation
+ * of the pass. 0: a page does not hold the dilation, or fewer than the 8 rows after
+ * which copies swizzle anew. */
+static int32_t decode_box(const cuda_run *r, int32_t tile_keys,
+                          const int32_t *dilation, int32_t count) {
+  int32_t box = tile_keys;
+  if (!pages_given(r->call)) return box;
+  for (int32_t i = 0; i < count; i++) {
+    int64_t rows = pages_rows(r->call) / dilation[i];
+    if (rows < 8 || rows * dilation[i] != pages_rows(r->call)) return 0;
+    box = (int32_t)minimum(box, rows);
+  }
+  return box;
+}
+
 static void decode_fill_sizes(const cuda_run *r, int32_t pass,
                               const cuda_code *code, decode_launch *l) {
   general_fill_few(r, pass, code->about.tile_rows, &l->of);
@@ -82,8 +97,9 @@ static dil_status decode_fill_maps(const cuda_run *r, int32_t pass,
   decode_memory *m = code->memory;
   int32_t keys = code->about.tile_keys, list[HOPPER_STRIDES];
   int32_t count = decode_dilations(t, pass, list);
-  map_view views[2] = {maps_view(&r->call->k, t->head_dim, keys),
-                       maps_view(&r->call->v, t->value_dim, keys)};
+  l->box = decode_box(r, keys, list, count);
+  map_view views[2] = {maps_view(&r->call->k, t->head_dim, l->box),
+                       maps_view(&r->call->v, t->value_dim, l->box)};
   hopper_maps *const maps[2] = {&l->k, &l->v};
   dil_status status = DIL_OK;
   memcpy(l->dilation, list, (size_t)count * sizeof *list);
@@ -159,21 +175,21 @@ static bool decode_copies(const dil_tensor *t) {
 
 static const char *decode_refusal(const cuda_run *r, int32_t pass,
                                   const cuda_code *code) {
-  int32_t list[HOPPER_STRIDES];
+  int32_t list[HOPPER_STRIDES], count = decode_dilations(r->table, pass, list);
   const dil_call *c = r->call;
-  (void)code;
   if (r->N >= DIL_FEW_ROWS) return "64 queries or more";
   if (r->shard) return "a shard of a sequence";
   if (r->drop) return "dropout";
   if (c->packed.queries) return "documents of a packed call";
-  if (pages_given(c)) return "pages of a cache";
   if (r->M == 0) return "no keys";
   if (r->M > 1 << 29) return "more than 2^29 keys";
-  if (decode_dilations(r->table, pass, list) > HOPPER_STRIDES)
-    return "more than 8 dilations";
+  if (count > HOPPER_STRIDES) return "more than 8 dilations";
   for (int32_t b = 0; b < r->table->branch_count; b++)
     if (r->table->branches[b].dilation > HOPPER_DILATION)
       return "a dilation above 4096";
+  if (!decode_box(r, code->about.tile_keys, list, count))
+    return "pages with fewer than 8 rows of a dilation";
+  if (pages_given(c) && !c->k.shape[0]) return "no pages";
   if (!decode_copies(&c->q) || !maps_can(&c->k) || !maps_can(&c->v))
     return "tensors that no tensor map describes";
   return NULL;

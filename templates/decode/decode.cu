@@ -25,6 +25,7 @@
 #define ROW_WARP 0 /* all warps work on the rows of one tile */
 #include "templates/general/general_rows.cuh"
 enum { CARES = 0 };
+#define ALIGNED_KEYS PAGED
 #include "templates/general/general_visit.cuh"
 #include "templates/decode/decode_stream.cuh"
 #include "templates/decode/decode_plan.cuh"
@@ -73,6 +74,9 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &tile,
                     : part_bits(p, tile, rows, v,
                                 m.live[group / 4] >> 8 * (group % 4) & 0xff,
                                 m.full[group / 4] >> 8 * (group % 4) & 0xff);
+#if PAGED
+  if (!v.full) bits = without_absent(v, bits);
+#endif
   if (natural) rewrite_scores<SCORE_TILES>(p, tile, rows, v, s);
   if (!v.full) {
 #pragma unroll

@@ -15,6 +15,8 @@ typedef struct decode_launch {
   int tiles;               /* of a batch row */
   int splits;              /* the most that a row has */
   int again;               /* several tiles read the same keys */
+  int box;                 /* keys of one copy, a power of two: a tile's, or those of
+                            * a page if they are fewer */
   unsigned *counters;      /* units taken, blocks that have ended; both 0 */
   unsigned *arrived;       /* [batches][tiles] splits that have ended; all 0 */
 } decode_launch;

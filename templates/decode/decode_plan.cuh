@@ -96,29 +96,64 @@ DIL_INLINE int map_of(const decode_launch &l, int dilation) {
   return at;
 }
 
-/* The keys and values of a visit, by one thread. */
+/* Keys and values of a visit come in boxes, a lane each: one, or in pages of fewer
+ * keys one for each page. Returns where the lane's box stands in the maps: in a
+ * batch row, or in a page; -1: in no page, so that zeros come. */
+DIL_INLINE int place_box(const decode_launch &l, const dil_tile &t,
+                         const dil_visit &v) {
+  if (!is_paged(l.of)) return t.b;
+  int first = (threadIdx.x & 31) * l.box, n = v.n + first;
+  if (!v.some || first >= TILE_KEYS || n + l.box <= v.keys.first || n >= v.keys.end)
+    return -1;
+  return page_of(l.of, t.b, v.keys.start + n * v.keys.step);
+}
+
+#if PAGED
+/* Tells which keys of a visit do not count: those in no page, and those before its
+ * range, with whose page its first tile begins. All lanes. */
+DIL_INLINE void mark_absent(const decode_launch &l, int place, dil_visit &v) {
+  v.absent[0] = v.absent[1] = 0;
+  if (!is_paged(l.of) || !v.some) return;
+#pragma unroll
+  for (int half = 0; half < (TILE_KEYS + 31) / 32; half++) {
+    int column = (threadIdx.x & 31) + 32 * half, n = v.n + column;
+    int page = __shfl_sync(0xffffffffu, place, column >> __ffs(l.box) - 1 & 31);
+    bool gone = column < TILE_KEYS && n < v.keys.end && (page < 0 || n < v.keys.first);
+    v.absent[half] = __ballot_sync(0xffffffffu, gone);
+  }
+  ask_of_absent(v);
+}
+#endif
+
+/* Copies a visit's boxes; all lanes. */
 DIL_INLINE void load_visit(const decode_launch &l, const dil_tile &t,
-                           const dil_visit &v, const decode_cursor &c) {
+                           const dil_visit &v, int place, const decode_cursor &c) {
   const unsigned stage = stage_of(c.team, c.place);
-  const int step = v.keys.step, at = map_of(l, step);
-  int position = v.keys.start + v.n * step, row = position, phase = 0, more = 1;
+  const int step = v.keys.step, at = map_of(l, step), first = (threadIdx.x & 31) * l.box;
+  if (first == 0) {
+    barrier_wait(STAGE_EMPTY(stage), stage_turn(c.place) ^ 1);
+    barrier_expect(STAGE_FULL(stage), STAGE_BYTES);
+  }
+  __syncwarp();
+  if (first >= TILE_KEYS) return;
+  int position = v.keys.start + (v.n + first) * step, row = position, phase = 0,
+      more = 1;
   if (step > 1) {
     row = position / step;
     phase = position - row * step;
     more = phase >= l.of.M % step; /* phases with a row more have a map */
   }
+  if (is_paged(l.of)) row &= (1 << l.of.page_shift) / step - 1;
   const u64 keep = l.again ? KEEP_LAST : KEEP_FIRST;
   u32 to = shared_address(shared) + stage * STAGE_BYTES;
-  barrier_wait(STAGE_EMPTY(stage), stage_turn(c.place) ^ 1);
-  barrier_expect(STAGE_FULL(stage), STAGE_BYTES);
 #pragma unroll
   for (int i = 0; i < BOXES_K; i++)
-    load_box(to + i * CHUNK_K * 2 * TILE_KEYS, &l.k[at][more],
-             STAGE_FULL(stage), i * CHUNK_K, row, phase, t.kv, t.b, keep);
+    load_box(to + (i * TILE_KEYS + first) * CHUNK_K * 2, &l.k[at][more],
+             STAGE_FULL(stage), i * CHUNK_K, row, phase, t.kv, place, keep);
 #pragma unroll
   for (int i = 0; i < BOXES_V; i++)
-    load_box(to + KEY_BYTES + i * CHUNK_V * 2 * TILE_KEYS, &l.v[at][more],
-             STAGE_FULL(stage), i * CHUNK_V, row, phase, t.kv, t.b, keep);
+    load_box(to + KEY_BYTES + (i * TILE_KEYS + first) * CHUNK_V * 2, &l.v[at][more],
+             STAGE_FULL(stage), i * CHUNK_V, row, phase, t.kv, place, keep);
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -148,14 +183,14 @@ DIL_INLINE void send_message(decode_cursor &c) {
 
 /* Tells of a visit, and starts its copies; without one tells of the unit's end. */
 DIL_INLINE void send_visit(const decode_launch &l, const dil_tile &t,
-                           const dil_visit &v, decode_cursor &c) {
+                           const dil_visit &v, int place, decode_cursor &c) {
   decode_message &m = next_message(c);
 #if MULTIPLICITY
   if (v.some && v.merged)
     write_times(v, TIMES(message_of(c.team, c.message)));
 #endif
+  if (v.some) load_visit(l, t, v, place, c);
   if ((threadIdx.x & 31) == 0) {
-    if (v.some) load_visit(l, t, v, c);
     m.visit = v;
     m.unit = c.unit;
     m.place = c.place;
@@ -187,6 +222,9 @@ DIL_INLINE void begin_keys(const decode_launch &l, const decode_unit &u,
   if ((threadIdx.x & 31) == 0) {
     SCRATCH.cursor.skip = u.split * tiles;
     if (u.split < u.splits - 1) SCRATCH.cursor.take = tiles;
+#if ALIGNED_KEYS
+    SCRATCH.cursor.align = is_paged(l.of) ? l.box : 1;
+#endif
   }
   __syncwarp();
 }
@@ -212,7 +250,11 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
       v.full = false;
       v.window = true;
     }
-    send_visit(l, t, v, c);
+    int place = place_box(l, t, v);
+#if PAGED
+    mark_absent(l, place, v);
+#endif
+    send_visit(l, t, v, place, c);
   } while (v.some);
   c.unit++;
 }

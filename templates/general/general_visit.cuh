@@ -13,6 +13,10 @@
 #include "templates/shared/few.cuh"
 #include "templates/shared/pages.cuh"
 
+#ifndef ALIGNED_KEYS
+#define ALIGNED_KEYS 0 /* 1: tiles of keys begin where the cursor says */
+#endif
+
 struct dil_cursor {
   dil_set rest;   /* branches not begun */
   dil_set merged; /* branches whose keys count in this branch's visits */
@@ -26,6 +30,10 @@ struct dil_cursor {
   int leap;                  /* keys that a bit of the next map stands for */
   int skip, take;            /* of all tiles: those of this split */
   bool counting;             /* tiles are counted, not walked */
+#if ALIGNED_KEYS
+  int align; /* a power of two: the numbers of keys, counted from position 0, with
+              * which tiles begin are its multiples */
+#endif
 #if HOLDS_KEYS
   int heads;                 /* of the K/V head, not begun */
 #endif
@@ -224,15 +232,23 @@ DIL_INLINE int tiles_of(int first, int end) {
   return end > first ? (end - first - 1) / TILE_KEYS + 1 : 0;
 }
 
+/* The number with which the first tile of a range begins: at most `first`. */
+DIL_INLINE int first_number(const dil_cursor &c, int first, int end) {
+#if ALIGNED_KEYS
+  if (first < end) return first - (c.keys.start / c.keys.step + first & c.align - 1);
+#endif
+  return first;
+}
+
 /* Begins the range first..end-1, without the tiles that other splits take. */
 DIL_INLINE void begin_range(dil_cursor &c, int first, int end) {
-  int tiles = tiles_of(first, end);
+  int begin = first_number(c, first, end), tiles = tiles_of(begin, end);
   int dropped = least(c.skip, tiles), taken = least(c.take, tiles - dropped);
   c.skip -= dropped;
   c.take -= taken;
   c.keys.first = first;
   c.keys.end = end;
-  c.n = first + dropped * TILE_KEYS;
+  c.n = begin + dropped * TILE_KEYS;
   c.stop = c.n + taken * TILE_KEYS;
   c.live = 0;
   c.leap = TILE_KEYS;

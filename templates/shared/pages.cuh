@@ -21,6 +21,13 @@ DIL_INLINE const element *page_row(const dil_params &p, const element *pool,
 }
 
 #if PAGED
+/* A visit with absent keys is no full one. */
+DIL_INLINE void ask_of_absent(dil_visit &v) {
+  if (!v.full || !(v.absent[0] | v.absent[1])) return;
+  v.full = false;
+  v.window = true;
+}
+
 /* Finds the keys of a visit that are absent, a lane each; where there are any,
  * pairs are to be looked at. All lanes of a warp. */
 DIL_INLINE void find_absent(const dil_params &p, const dil_tile &t,
@@ -34,10 +41,7 @@ DIL_INLINE void find_absent(const dil_params &p, const dil_tile &t,
     bool gone = there && page_of(p, t.b, v.keys.start + n * v.keys.step) < 0;
     v.absent[half] = __ballot_sync(0xffffffffu, gone);
   }
-  if (v.full && (v.absent[0] | v.absent[1])) {
-    v.full = false;
-    v.window = true;
-  }
+  ask_of_absent(v);
 }
 
 /* The bits of a thread's pairs, without those of absent keys. */

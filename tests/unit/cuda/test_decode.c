@@ -3,6 +3,7 @@
  * it is asserted which kernel takes them; elsewhere the general kernels or the
  * processor compute them. */
 #include "tests/support/gpu.h"
+#include "tests/support/paged.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
@@ -24,6 +25,11 @@ typedef struct few_case {
   unsigned force;
   call_shape shape;
 } few_case;
+
+typedef struct paged_case {
+  few_case of;
+  page_layout pages;
+} paged_case;
 
 #define SHAPE(b, n, m, how) \
   {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how}
@@ -141,7 +147,42 @@ static const few_case left[] = {
      {.batch = 1, .queries = 3, .keys = 300, .seed = 7, .train = true,
       .dropout_seed = 5}},
 };
+
+/* Calls with pages: of one tile of keys, fewer or more; ranges of keys that begin or
+ * end inside a page; pages that no pool has, which the masks leave out. */
+#define PAGES(n) {.rows = n}
+static const paged_case paged[] = {
+    {{P(BF16(64), "causal; branch { }"), 0, SHAPE(2, 1, 1024, 0)}, PAGES(64)},
+    {{P(F16(128), "causal; branch { }"), 0, RAGGED(3, 1152, 0)}, PAGES(16)},
+    {{P(BF16(96), "branch { }"), 0, RAGGED(1, 1280, 0)}, PAGES(256)},
+    {{P(BF16(72), "causal; branch { window 300, 0; }"), 0, SHAPE(3, 2, 1200, 0)}, PAGES(8)},
+    {{P(F16(64), "branch { window 99, 40; }"), 0, RAGGED(30, 1152, 0)}, PAGES(32)},
+    {{P("heads 12 kv 1; head_dim 64; dtype bf16;",
+       "causal; mask j < 4 || i - j < 333; branch { }"), 0, SHAPE(2, 3, 2048, 0)}, PAGES(128)},
+    {{P(BF16(64), "causal; mask j >= 37 && (i - j) % 5 != 2; branch { }"), 0,
+     RAGGED(5, 1152, 0)}, PAGES(64)},
+    {{P(BF16(64), "causal; score j % 7 == 3 ? -inf : s; branch { }"), 0,
+     BAD(1, 4, 896, 0)}, PAGES(32)},
+    {{P(BF16(64), "causal; " THREE), 0, SHAPE(1, 9, 1280, 0)}, PAGES(64)},
+    {{P(F16(64), "causal; " CROSSING), 0, RAGGED(33, 1152, 0)}, PAGES(128)},
+    {{P(BF16(64), "combine union; causal; " CROSSING), 0, SHAPE(1, 5, 1792, 0)}, PAGES(32)},
+    {{P(BF16(64), THREE), FORCE_CHAIN, SHAPE(1, 9, 1280, 0)}, PAGES(256)},
+    {{P(BF16(64), "combine mean; " THREE), 0, RAGGED(11, 1216, 0)}, PAGES(64)},
+    {{P(BF16(64), "branch { dilation 4; phase each - 3; window 400, 0; }"), 0,
+     SHAPE(2, 7, 960, 0)}, PAGES(32)},
+    {{P(F16(64), "sink 0.7; branch { segment 300; }"), 0, SHAPE(2, 20, 1024, 0)}, PAGES(16)},
+};
+
+/* Calls with pages that are left to the general kernel. */
+static const paged_case paged_left[] = {
+    {{P(BF16(64), "causal; branch { }"), 0, SHAPE(2, 2, 512, 0)}, PAGES(4)},
+    {{P(BF16(64), "branch { dilation 3; }"), 0, SHAPE(2, 2, 512, 0)}, PAGES(64)},
+    {{P(BF16(64), "branch { dilation 4; }"), 0, SHAPE(2, 2, 512, 0)}, PAGES(16)},
+};
+
 enum {
+  PAGED = sizeof paged / sizeof paged[0],
+  PAGED_LEFT = sizeof paged_left / sizeof paged_left[0],
   CASES = sizeof cases / sizeof cases[0],
   LEFT = sizeof left / sizeof left[0]
 };
@@ -160,10 +201,11 @@ static bool has_decode(void) {
 }
 
 /* Compares a case, and sees which kernel took it. */
-static void compute(const few_case *c, const char *takes,
+static void compute(const few_case *c, page_layout pages, const char *takes,
                     const char *leaves) {
   tested_pattern *s = tested_of(c);
   data *d = data_new(s, c->shape);
+  if (pages.rows) paged_lay_out(d, pages);
   kernel_made *k = kernel_make(s, (recipe){.force = c->force});
   ck_assert_msg(!k->refused, "%s: %s", c->text, k->problem);
   const char *problem = data_problem(d, k);
@@ -182,13 +224,21 @@ START_TEST(computed) {
   const few_case *c = &cases[_i];
   if (_i % share_all != share_mine) return;
   if (c->shape.told && !gpu_wanted()) return; /* refused there */
-  compute(c, "decode", "general");
+  compute(c, (page_layout){0}, "decode", "general");
 }
 END_TEST
 
 START_TEST(left_to_general) {
   if (_i % share_all != share_mine) return;
-  compute(&left[_i], "general", "decode");
+  compute(&left[_i], (page_layout){0}, "general", "decode");
+}
+END_TEST
+
+START_TEST(computed_through_pages) {
+  if (_i % share_all != share_mine) return;
+  bool goes = _i < PAGED;
+  const paged_case *c = goes ? &paged[_i] : &paged_left[_i - PAGED];
+  compute(&c->of, c->pages, goes ? "decode" : "general", goes ? "general" : "decode");
 }
 END_TEST
 
@@ -341,6 +391,7 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
   tcase_add_loop_test(tests, left_to_general, 0, LEFT);
+  tcase_add_loop_test(tests, computed_through_pages, 0, PAGED + PAGED_LEFT);
   suite_add_tcase(suite, tests);
   TCase *batches = tcase_create("batches");
   tcase_set_timeout(batches, 600);
