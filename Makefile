@@ -333,6 +333,7 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_decode \
            $(BUILD)/tests/test_launch $(BUILD)/tests/test_choice \
+           $(BUILD)/tests/test_pages $(BUILD)/tests/test_packed \
            $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \
            $(BUILD)/tests/test_gradients_cuda \
            $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)

@@ -101,7 +101,7 @@ made_by_hopper() { # file, options
 # Two chips at once, a processor each.
 compare 80 12 edges packed pages choice linked_ranks gradients_cuda &
 {
-  compare 90 6 edges numeric choice hopper decode shards
+  compare 90 6 edges numeric pages choice hopper decode shards
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
     >"$TMP/patterns for Hopper on sm_90" 2>&1
   rings
