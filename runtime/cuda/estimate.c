@@ -5,6 +5,7 @@
  * blocks that they visit; states and workspace. A run asks the same questions
  * (kernel.c) of a device that is there. */
 #include "kernel.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 #include "templates/shared/splits.h"
@@ -22,7 +23,7 @@ cuda_run kernel_estimate_run(const dil_cuda_kernel *k, const dil_cuda *device,
                     .state_stride = 1,
                     .B = call->q.shape[0],
                     .N = call->q.shape[1],
-                    .M = call->k.shape[1],
+                    .M = dil_pages_keys(call),
                     .scale = (float)(t->runtime_scale ? call->scale : t->scale),
                     .weight = 1,
                     .drop = call->train && t->dropout > 0,

@@ -41,7 +41,8 @@ enum { /* rows of 16-byte units, which may be copied as such */
        DIL_SHARD =
            32, /* of a sequence (dil_shard): every row ends in the state */
        DIL_ALONE = 64, /* the state begins as that of one pass alone */
-       DIL_FEW = 128   /* few rows: a batch row has splits of its own, splits.h */
+       DIL_FEW = 128,  /* few rows: a batch row has splits of its own, splits.h */
+       DIL_OWN_LISTS = 256 /* dil_lists: no table of lists that a choice makes */
 };
 
 typedef struct dil_params {

@@ -120,7 +120,7 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda &
       >"$TMP/lengths.npy"
     made_by_hopper d64 --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
     made_by_hopper each --seq 201 --keys 277
-    made_by_hopper each --seq 250 --keys 190 --batch 2 --lengths "$TMP/lengths.npy"
+    made_by_hopper each --seq 250 --keys 210 --batch 2 --lengths "$TMP/lengths.npy"
     made_by_hopper strided --seq 333
   } >"$TMP/gradients on sm_90" 2>&1
 } &

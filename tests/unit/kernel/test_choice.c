@@ -262,6 +262,24 @@ START_TEST(choices_follow_from_rows_alone) {
 }
 END_TEST
 
+/* A keep beside the choice reads a table that the run time makes of lists. */
+START_TEST(choices_stand_beside_lists) {
+  static const char text[] =
+      "pattern p { heads 2; head_dim 16; dtype f32; causal; block 8; "
+      "input places : i32[B, H, nbq + 1]; input blocks : i32[B, H, *]; "
+      "keep from places, blocks; keep top 3 by mean; branch { } }";
+  tested_pattern *made = tested_pattern_new("beside.dil", text, NULL, 0);
+  ck_assert_msg(made->pattern != NULL, "%s", made->problem);
+  kernel_made *k = kernel_make(made, (recipe){0});
+  data *d = data_new(made, (call_shape){.batch = 2, .queries = 150, .keys = 150,
+                                        .seed = 5});
+  ck_assert_str_eq(data_problem(d, k), "");
+  data_free(d);
+  kernel_unmake(k);
+  tested_pattern_free(made);
+}
+END_TEST
+
 static Suite *choice_suite(void) {
   Suite *s = suite_create("choice");
   TCase *cases = tcase_create("cases");
@@ -270,6 +288,10 @@ static Suite *choice_suite(void) {
   tcase_add_loop_test(cases, presets_choose_as_papers_do, 0, 3);
   tcase_add_test(cases, choices_follow_from_rows_alone);
   suite_add_tcase(s, cases);
+  TCase *lists = tcase_create("lists");
+  tcase_set_timeout(lists, 60);
+  tcase_add_test(lists, choices_stand_beside_lists);
+  suite_add_tcase(s, lists);
   return s;
 }
 

@@ -40,7 +40,7 @@ static void put_others(source_text *s, const plan *p) {
 }
 
 static long long clamped(int64_t x) {
-  return x == DIL_ENDLESS ? INT32_MAX : (long long)x;
+  return x < INT32_MAX ? (long long)x : INT32_MAX;
 }
 
 void put_choices(source_text *s, const plan *p) {
