@@ -482,6 +482,25 @@ def test_gradients_of_gradients_are_refused():
     fails("DIL_USAGE", "double backward", found.sum().backward)
 
 
+def test_forward_derivatives_are_refused():
+    q, k, v = tensors(gradient=False)
+    plan = dil.torch.Plan(CAUSAL)
+    fails("DIL_USAGE", "forward-mode derivatives", torch.func.jvp,
+          lambda x: dil.torch.attention(x, k, v, plan), (q,), (q,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        fails("DIL_USAGE", "forward-mode derivatives", op, dual, k, v, [],
+              plan.name)
+
+
+def test_half_a_layout_is_refused():
+    """Offsets of keys alone, by the bare op: never another call's result."""
+    name = dil.torch.Plan(CAUSAL).name
+    some = torch.tensor([0, 3, 9], dtype=torch.int32)
+    fails("DIL_USAGE", "offsets", op, *tensors(gradient=False), [], name,
+          offsets_k=some)
+
+
 def test_vmap_is_refused():
     x = [torch.stack([y.detach()] * 2) for y in tensors()]
     fails("DIL_USAGE", "vmap over dil::attention is not supported",

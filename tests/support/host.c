@@ -6,6 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The size of a dimension that is whatever a call brings. */
+enum { HOST_ANY = 5 };
+
 const dil_sizes host_sizes = {1, 96, 96};
 const char *host_text = "pattern p {\n"
                         "  heads 2; head_dim 16; dtype f32;\n"
@@ -57,8 +60,10 @@ void host_call_make(host_call *c, const dil_kernel *kernel,
     host_must(dil_kernel_tensor(kernel, i, sizes, &tensor));
     int64_t count = 1;
     memcpy(c->shape[i], tensor.shape, sizeof tensor.shape);
-    for (int32_t axis = 0; axis < tensor.rank; axis++)
-      count *= tensor.shape[axis];
+    for (int32_t axis = 0; axis < tensor.rank; axis++) {
+      if (tensor.shape[axis] < 0) c->shape[i][axis] = HOST_ANY;
+      count *= c->shape[i][axis];
+    }
     c->tensor[i] = (DLTensor){.device = {kDLCPU, 0},
                               .ndim = tensor.rank,
                               .dtype = tensor.dtype,

@@ -251,6 +251,7 @@ static int plan_state(PyObject *const *rows, PyObject *inputs) {
     state = input ? tensors_state(&input, 1) : IS_OTHER;
     Py_XDECREF(input);
   }
+  if (PyErr_Occurred()) PyErr_Clear(); /* the dispatcher says what is wrong */
   return count < 0 ? IS_OTHER : state;
 }
 

@@ -17,7 +17,9 @@ class Layout(NamedTuple):
 
     @property
     def is_plain(self):
-        return self.offsets_q is None and self.pages is None
+        given = self.offsets_q, self.offsets_k, self.pages
+        return (all(x is None for x in given)
+                and not self.longest_q and not self.longest_k)
 
     def offsets(self):
         """Of a packed call, as the argument names of dil's host."""

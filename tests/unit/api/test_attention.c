@@ -97,12 +97,13 @@ END_TEST
  * has a direction to choose. */
 START_TEST(presets_take_sizes) {
   /* Grids whose cells are the rows of the call. */
-  dil_define cells[] = {{"wide", "8"}, {"tall", "4"}};
+  dil_define cells[] = {{"wide", "8"}, {"tall", "4"}, {"deep", "3"}};
   dil_attention_options o = DIL_ATTENTION_OPTIONS_INIT;
   o.preset = dil_preset_name(_i);
   const char *text = dil_preset_text(o.preset);
   o.defines = cells;
-  o.define_count = strstr(text, "let tall ")   ? 2
+  o.define_count = strstr(text, "let deep ")   ? 3
+                   : strstr(text, "let tall ") ? 2
                    : strstr(text, "let wide ") ? 1
                                                : 0;
   o.heads = 4;

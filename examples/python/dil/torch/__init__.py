@@ -114,7 +114,7 @@ def chosen_blocks(q, k, v, plan, *, inputs=None, scale=None, lengths=None):
     with _torch.no_grad():
         return _find(plan).kernel(q, k, v)(
             q, k, v, inputs=inputs, scale=scale, lengths=lengths,
-            selection=True)[1]
+            stream=ops._stream(q) if q.is_cuda else None, selection=True)[1]
 
 
 from . import modules, sdpa  # noqa: E402  they call attention

@@ -74,11 +74,16 @@ class _Place:
         self.host, self.rings = _host(group), 0
         place = [None]
         if dist.get_rank(group) == 0:
-            self.store = dist.TCPStore(self.host, 0, is_master=True,
-                                       wait_for_workers=False, timeout=wait)
-            place = [(self.host, self.store.port)]
+            try:
+                self.store = dist.TCPStore(self.host, 0, is_master=True,
+                                           wait_for_workers=False, timeout=wait)
+                place = [(self.host, self.store.port)]
+            except (OSError, RuntimeError) as problem:
+                place = [f"rank 0 cannot open a store at {self.host}: {problem}"]
         dist.broadcast_object_list(place, group=group,
                                    src=dist.get_global_rank(group, 0))
+        if isinstance(place[0], str):  # on all ranks
+            raise Error("DIL_ENVIRONMENT", place[0])
         if dist.get_rank(group):
             self.store = dist.TCPStore(*place[0], is_master=False,
                                        wait_for_workers=False, timeout=wait)

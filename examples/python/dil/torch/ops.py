@@ -10,6 +10,7 @@ from Python does where nobody looks.
 
 import torch
 from torch import _C, library
+from torch.autograd import forward_ad
 
 from dil import Error, _quick
 from dil._layout import PLAIN, Layout
@@ -36,12 +37,16 @@ attention_backward = torch.ops.dil.attention_backward.default
 dispatched = attention._op  # by the dispatcher, whoever looks on
 
 
+def _tangents_may_be():
+    return forward_ad._current_level >= 0
+
+
 # Whom the quick way asks before it takes a call: who may look on.
 _NOBODY, _BELOW_AUTOCAST, _EVERYBODY = range(3)
 _quick.watch((torch.is_grad_enabled, _C._is_any_autocast_enabled,
               _C._len_torch_dispatch_stack, _C._len_torch_function_stack,
               _C._are_functorch_transforms_active, _C._get_tracing_state,
-              _C._autograd._profiler_enabled))
+              _C._autograd._profiler_enabled, _tangents_may_be))
 
 
 # ---- checks ------------------------------------------------------------------
@@ -282,6 +287,15 @@ def _refuse_gradients(q, k, v, inputs, plan, lies):
         _kernel(q, k, v, inputs, plan, backward=True)
 
 
+def _refuse_tangents(*tensors):
+    """Forward-mode derivatives, which no kernel makes."""
+    for x in tensors if _tangents_may_be() else ():
+        if forward_ad.unpack_dual(x).tangent is not None:
+            _refuse("forward-mode derivatives (torch.func.jvp, dual tensors) are "
+                    "not supported: take gradients by autograd, or pass detached "
+                    "tensors")
+
+
 def _want_gradients(*tensors):
     if torch.is_grad_enabled():
         for x in tensors:
@@ -300,6 +314,7 @@ def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None
         return _Attention.apply(None, known, call, PLAIN, q, k, v)
     if made:
         return made
+    _refuse_tangents(q, k, v, *inputs)
     if not _want_gradients(q, k, v, *inputs):
         return _below(keyset, (q, k, v, inputs, plan, *call, *lies))
     _check(q, k, v, inputs, known, lengths, lies)
@@ -359,7 +374,7 @@ def _is_plain(*tensors):
     if (_C._is_any_autocast_enabled()
             or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack()
             or _C._are_functorch_transforms_active() or _C._get_tracing_state()
-            or _C._autograd._profiler_enabled()):
+            or _C._autograd._profiler_enabled() or _tangents_may_be()):
         return False
     for x in tensors:
         if type(x) is not torch.Tensor or x.is_neg():
@@ -372,8 +387,9 @@ def _from_python(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
     """The op as Python calls it. The dispatcher converts each argument and
     result twice, which takes longer than a small kernel."""
     known = _plans.get(plan)
-    made = known and not lies and not named and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs,
-                                   lengths, scale, seed, train, True)
+    made = (known and not lies and not named
+            and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, lengths,
+                              scale, seed, train, True))
     if made and made is not True:
         return made
     return dispatched(q, k, v, inputs, plan, lengths, scale, seed, train, *lies,

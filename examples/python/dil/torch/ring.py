@@ -60,7 +60,8 @@ def _pointers(views):
 
 
 def _rows(x):
-    """Rows whose elements stand side by side."""
+    """Rows whose elements stand side by side, each with its own sign."""
+    x = x.resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
 
 
@@ -90,7 +91,7 @@ class _How:
 
     def __init__(self, kernel, sizes, train, seed, scale):
         self.kernel, self.sizes, self.train = kernel, sizes, bool(train)
-        self.seed, self.scale = seed, kernel._scale(scale)
+        self.seed, self.scale = seed, float(kernel._scale(scale))
 
     def offer(self):
         """A seed of PyTorch's generator, which draws it again where a checkpoint
@@ -187,6 +188,8 @@ class _Attend(torch.autograd.Function):
             d_o = torch.zeros_like(o) if d_o is None else _rows(d_o)
             if not ctx.has_lse:
                 lse = dlse = None
+            elif dlse is not None:
+                dlse = dlse.resolve_neg()
             call = _Backward(_Forward(how, q, k, v, o, lse, inputs), d_o, dlse,
                              wanted)
         ring._together(call, how, how.word(
@@ -346,4 +349,4 @@ class Ring:
         kernel = plan.kernel(q, k, v, backward=plan.no_gradients is None)
         how = _How(kernel, _c.Sizes(q.shape[0], length, keys), train,
                    None if draws else int(seed or 0) % 2 ** 64, scale)
-        return how, (q, k, v, *given)
+        return how, (q, k, v, *(x.resolve_neg() for x in given))
