@@ -268,5 +268,14 @@ static inline int32_t dil_table_reads(const dil_table *t) {
   return t->input_count + t->made_count;
 }
 
+/* The choice that makes the list at `index` of what expressions read; NULL: no
+ * choice makes it. */
+static inline const dil_choice *dil_choice_of(const dil_table *t, int32_t index) {
+  for (int32_t c = 0; c < t->choice_count; c++)
+    if (index == t->choices[c].rows || index == t->choices[c].rows + 1)
+      return &t->choices[c];
+  return NULL;
+}
+
 #pragma GCC visibility pop
 #endif

@@ -78,21 +78,13 @@ static void input_show(cpu_run *r, int32_t index) {
   }
 }
 
-/* The choice that makes an array, or NULL: it is a table. */
-static const dil_choice *choice_of(const dil_table *t, int32_t index) {
-  for (int32_t c = 0; c < t->choice_count; c++)
-    if (index == t->choices[c].rows || index == t->choices[c].rows + 1)
-      return &t->choices[c];
-  return NULL;
-}
-
 /* A made input has its shape now and its memory later, from
  * input_bounds_fill. */
 static dil_status input_bind_made(cpu_run *r, int32_t index) {
   const dil_input *in = &r->table->inputs[index];
   if (r->shard || documents_given(r->call))
     return dil_lists_refuse(r->table, index);
-  const dil_choice *c = choice_of(r->table, index);
+  const dil_choice *c = dil_choice_of(r->table, index);
   r->read[index] =
       c ? dil_choice_list(c, r->table->heads, r->B, r->M, c->rows != index, NULL)
         : dil_lists_table(in, &r->read[in->rows], r->M, NULL);

@@ -11,21 +11,13 @@
 #include "runtime/base/lists.h"
 #include "runtime/rowset/walk.h"
 
-/* The choice that makes a list; NULL: no choice does. */
-static const dil_choice *choice_of(const dil_table *t, int32_t index) {
-  for (int32_t c = 0; c < t->choice_count; c++)
-    if (index == t->choices[c].rows || index == t->choices[c].rows + 1)
-      return &t->choices[c];
-  return NULL;
-}
-
 /* Input `index`, or a table made of lists, whose memory is not known here, or a
  * list that a choice makes: where the call wants it, or NULL. */
 static dil_tensor input_tensor(const cuda_run *r, int32_t index) {
   const dil_table *t = r->table;
   const dil_input *in = &t->inputs[index];
   if (index < t->input_count) return r->call->inputs[index];
-  const dil_choice *c = choice_of(t, index);
+  const dil_choice *c = dil_choice_of(t, index);
   if (c) {
     const dil_tensor *made = r->call->made;
     return dil_choice_list(c, t->heads, r->B, r->M, c->rows != index,
@@ -97,7 +89,7 @@ dil_status cuda_choices_check(const cuda_run *r) {
   const dil_table *t = r->table;
   dil_status status = DIL_OK;
   for (int32_t i = t->input_count; i < dil_table_reads(t) && !status; i++) {
-    if (!choice_of(t, i)) continue;
+    if (!dil_choice_of(t, i)) continue;
     dil_tensor list = input_tensor(r, i);
     status = dil_choice_check(t, r->call, i, &list);
   }
