@@ -130,7 +130,7 @@ static void normalise_back(const float *x, const float *dy, float *dx) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* What a layer keeps from its forward run. q, k and v stand beside each other in
+/* A layer, with all that it keeps from its forward run. q, k and v stand beside each other in
  * one row: [BATCH, own_letters, 3, WIDTH]. */
 typedef struct layer {
   parameter mix, out, up, down, slope;

@@ -11,7 +11,7 @@ enum {
   MEANS_WARPS = 8 /* of a block of dil_choose_means */
 };
 
-/* What the thread blocks of choose.cuh have in shared memory, at most. */
+/* The most shared memory that a thread block of choose.cuh has, in bytes. */
 static int32_t shared_bytes(const dil_table *t) {
   enum { OTHERS = 5 << 10 };
   return DIL_CHOOSE_ROWS * t->head_dim * (int32_t)sizeof(float) + OTHERS;

@@ -32,8 +32,8 @@ void general_fill_few(const cuda_run *r, int32_t pass, int32_t tile_rows,
 /* The most keys that the rows of a batch row of M keys see together: few_reach of
  * templates/shared/few.cuh. */
 int64_t general_reach(const cuda_run *r, int32_t pass);
-/* Makes the lists of choices, the tables of lists, and the bounds of inputs (cuda_bounds_bytes). It runs
- * before the first pass. */
+/* Makes the lists of choices, the tables of lists, and the bounds of inputs
+ * (cuda_bounds_bytes). It runs before the first pass. */
 dil_status general_bounds(const cuda_run *r, const cuda_code *code);
 /* general_begin runs before the first pass and sets an empty state for chained
  * heads. general_end runs after the last pass: it converts their state to o and

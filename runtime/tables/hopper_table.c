@@ -114,8 +114,8 @@ static int64_t table_steady_interval(const table_builder *builder,
 }
 
 /* A branch whose dilation divides its segment has the same residue in every
- * segment; so has one of every phase, whose residues are those of its rows. The interval is the greatest common divisor of all other branches'
- * segments. */
+ * segment; so has one of every phase, whose residues are those of its rows. The
+ * interval is the greatest common divisor of all other branches' segments. */
 static bool table_choose_interval(table_builder *builder) {
   hopper_table *out = builder->out;
   int64_t interval = 0, longest = 0, period = 1;

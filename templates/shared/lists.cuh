@@ -1,7 +1,7 @@
 /* lists.cuh - lists of blocks, or of keys, become the tables that they stand for,
  * once a call. A warp makes one row of a table: a query block of a batch row and
- * head, or all keys of a head. Entries may stand in any order and any number of times; those outside the
- * table are left out. */
+ * head, or all keys of a head. Entries may stand in any order and any number of
+ * times; those outside the table are left out. */
 #ifndef DIL_TEMPLATES_SHARED_LISTS_H
 #define DIL_TEMPLATES_SHARED_LISTS_H
 #include "templates/shared/bounds.cuh"

@@ -183,7 +183,7 @@ void data_explain(data *d);
 
 /* ---- numeric_error.c: the comparison -------------------------------------- */
 
-/* What differs from the answer after a run; "" when nothing does. */
+/* Tells how a run differs from the answer; "" where it does not. */
 const char *data_compare(data *d);
 /* The relative L2 error of o as it stands, and the error of the lse that is
  * farthest beyond what is explained. */

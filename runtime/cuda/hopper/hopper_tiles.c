@@ -168,8 +168,8 @@ static bool tiles_fill_bare(const hopper_table *table, const hopper_place *at,
     return false;
   for (int32_t i = 0; i < l->class_count; i++)
     visits += tiles_visits(table, l, &l->classes[i]) * l->classes[i].cells *
-              l->classes[i].phases * l->classes[i].tiles * l->shapes[l->classes[i].shape].instances *
-              (double)blocks;
+              l->classes[i].phases * l->classes[i].tiles *
+              l->shapes[l->classes[i].shape].instances * (double)blocks;
   l->row_intervals = (int)row_intervals;
   l->interval_spans = (int)spans;
   l->interval_boxes = (int)boxes;

@@ -19,7 +19,7 @@ static const char *text =
 
 enum { RANKS = 3, HEADS = 4, WIDTH = 16, ROWS_MOST = 100 };
 
-/* What a call reads and writes. */
+/* The tensors that a call reads and writes. */
 enum { Q, K, V, O, D_O, DQ, DK, DV, LSE, DLSE, PARTS };
 static const int heads_of[PARTS] = {4, 2, 2, 4, 4, 4, 2, 2, 4, 4};
 
