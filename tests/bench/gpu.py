@@ -54,6 +54,7 @@ class Case:
     file: str = "tests/bench/patterns.dil"
     backward: bool = False        # its gradients are timed
     training: bool = False        # forward and gradients, one after the other
+    unordered: bool = False       # gradients by `gradient_order any`
     batch: int = 1
     keys: int = 0                 # 0: as many as queries
     kv_heads: int = 0
@@ -68,9 +69,11 @@ class Case:
                        for s, r in zip(self.segments, self.dilations))
         if self.mask:
             ways = f" branch {{ mask {self.mask}; }}"
+        order = ("schedule any { gradient_order any; }"
+                 " kernel timed = bench with any;\n") * self.unordered
         return (f"pattern bench {{ heads {self.heads}; head_dim {self.width};"
                 f" dtype bf16;{' causal;' if self.causal else ''}"
-                f" combine {self.combine};{ways} }}\n")
+                f" combine {self.combine};{ways} }}\n{order}")
 
 
 def mask_of(segments, dilations):
@@ -114,6 +117,8 @@ def all_cases():
         for keys in (2048, 16384):
             cases.append(Case(f"gradients-d{d}-{keys}", 32768, 16, d, (keys,),
                               (1,), backward=True, peers=peers("torch_dense")))
+    cases += [replace(case, name=case.name + "-any", unordered=True, peers=None)
+              for case in cases if case.training or case.backward]
     return cases + pattern_cases(peers("torch_masks"))
 
 
