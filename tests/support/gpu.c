@@ -210,10 +210,12 @@ const rank_group_gpu *gpu_rank_group(const plan *p) {
   return &shared;
 }
 
-/* Comparisons that this process has made, told at its end. */
+/* Comparisons that this process has made, told at its end with the sources of
+ * kernels that it compiled: these take most of the time. */
 static int32_t compared;
 static void tell_compared(void) {
-  fprintf(stderr, "# compared %d\n", compared);
+  fprintf(stderr, "# compared %d\n# compiled %d sources\n", compared,
+          remembered_count);
 }
 
 static bool wants_comparison(void) {
@@ -221,16 +223,28 @@ static bool wants_comparison(void) {
   return true;
 }
 
-/* DIL_TEST_SHARE=2/16: this process compares the third of every sixteen
- * groups. */
-bool gpu_leaves_out(void) {
-  static int32_t number = -1;
+/* DIL_TEST_SHARE=2/16: this process takes the third of every sixteen. */
+static bool is_mine(int32_t number) {
   const char *share = getenv("DIL_TEST_SHARE");
   int mine = 0, all = 1;
+  if (!gpu_wanted() || !share) return true;
+  if (sscanf(share, "%d/%d", &mine, &all) != 2 || all < 1) abort();
+  return number % all == mine;
+}
+
+static bool by_case; /* the suite divides its cases, and not its comparisons */
+
+bool gpu_leaves_out(void) {
+  static int32_t number = -1;
   number++;
-  if (!gpu_wanted() || !share || sscanf(share, "%d/%d", &mine, &all) != 2)
-    return !wants_comparison();
-  return number / GROUP % all != mine || !wants_comparison();
+  return (!by_case && !is_mine(number / GROUP)) || !wants_comparison();
+}
+
+bool gpu_leaves_case(const char *name, int32_t number) {
+  by_case = true;
+  if (!is_mine(number)) return true;
+  if (gpu_wanted()) fprintf(stderr, "# %s: case %d\n", name, number);
+  return false;
 }
 
 void gpu_kernel_unmake(dil_cuda_kernel *made) {

@@ -23,8 +23,12 @@ dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
 void gpu_kernel_unmake(dil_cuda_kernel *made);
 /* What ranks of a plan on GPUs share; it may be asked for once a process. */
 const rank_group_gpu *gpu_rank_group(const plan *p);
-/* Whether another process of the same test makes this comparison. */
+/* Whether another process of the same test makes this comparison: DIL_TEST_SHARE
+ * divides them, a few in turn that one source of kernels serves. */
 bool gpu_leaves_out(void);
+/* The same of a whole case, told by its name and number. A suite that asks this asks
+ * it of each of its cases: their comparisons are not divided again. */
+bool gpu_leaves_case(const char *name, int32_t number);
 /* The tensors of a call, guards and all, copied to the device. */
 typedef struct gpu_copy {
   void *memory[NUMERIC_GUARDS];

@@ -155,7 +155,6 @@ typedef struct data {
   rounding *explained;     /* [B, N, H] what the rounding of scores explains;
                               NULL until a bound is exceeded */
   int64_t lse_row;         /* whose lse is farthest beyond that */
-  bool left_out;           /* another process ran it: gpu_leaves_out */
 } data;
 
 data *data_new(const tested_pattern *s, call_shape shape);

@@ -141,17 +141,9 @@ static void check_parts(const tested_pattern *s, unsigned force,
   data_free(d);
 }
 
-/* DIL_TEST_SHARE=2/16, as elsewhere, but pattern by pattern. */
-static bool is_left_out(int number) {
-  const char *share = getenv("DIL_TEST_SHARE");
-  int mine = 0, all = 1;
-  return gpu_wanted() && share && sscanf(share, "%d/%d", &mine, &all) == 2 &&
-         number % all != mine;
-}
-
 START_TEST(shards) {
   const char *text = patterns[_i / 3];
-  if (is_left_out(_i / 3)) return;
+  if (gpu_leaves_case("shards", _i / 3)) return;
   static const int64_t lengths[][2] = {{171, 171}, {100, 160}, {170, 120}};
   tested_pattern *s = tested_pattern_new("shards", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
@@ -166,7 +158,7 @@ END_TEST
 
 START_TEST(fast_parts) {
   const struct fast *f = &fast[_i];
-  if (!gpu_wanted() || is_left_out(PATTERNS + _i)) return;
+  if (!gpu_wanted() || gpu_leaves_case("fast parts", PATTERNS + _i)) return;
   tested_pattern *s = tested_pattern_new("shards", f->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s", s->problem);
   check_parts(s, f->force, (call_shape){.batch = 2, .queries = f->queries,
@@ -203,7 +195,8 @@ out:
 START_TEST(random_parts) {
   char text[4000];
   const char *first = getenv("FUZZ_SEED");
-  if (!gpu_wanted() || is_left_out(PATTERNS + FAST + _i)) return;
+  if (!gpu_wanted()) return;
+  if (gpu_leaves_case("random parts", PATTERNS + FAST + _i)) return;
   spec drawn = spec_hopper((first ? (uint32_t)atoll(first) : 1) * 1000 +
                            (uint32_t)_i);
   spec_print(&drawn, text, sizeof text);

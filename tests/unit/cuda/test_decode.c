@@ -187,9 +187,6 @@ enum {
   LEFT = sizeof left / sizeof left[0]
 };
 
-/* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
-static int share_mine, share_all = 1;
-
 static tested_pattern *tested_of(const few_case *c) {
   tested_pattern *s = tested_pattern_new("decode", c->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
@@ -222,20 +219,20 @@ static void compute(const few_case *c, page_layout pages, const char *takes,
 
 START_TEST(computed) {
   const few_case *c = &cases[_i];
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("computed", _i)) return;
   if (c->shape.told && !gpu_wanted()) return; /* refused there */
   compute(c, (page_layout){0}, "decode", "general");
 }
 END_TEST
 
 START_TEST(left_to_general) {
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("left to general", _i)) return;
   compute(&left[_i], (page_layout){0}, "general", "decode");
 }
 END_TEST
 
 START_TEST(computed_through_pages) {
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("computed through pages", _i)) return;
   bool goes = _i < PAGED;
   const paged_case *c = goes ? &paged[_i] : &paged_left[_i - PAGED];
   compute(&c->of, c->pages, goes ? "decode" : "general", goes ? "general" : "decode");
@@ -352,7 +349,7 @@ static void try_alone(const data *d, kernel_made *k, const double *whole,
 START_TEST(alone_or_in_a_batch) {
   const char *text = batched[_i / 3];
   int32_t lengths[BATCH];
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("alone or in a batch", _i)) return;
   for (int32_t b = 0; b < BATCH; b++)
     lengths[b] = b % 9 == 5 ? b % 2 : KEYS - b * 37 % KEYS;
   tested_pattern *s = tested_pattern_new("batches", text, NULL, 0);
@@ -377,15 +374,7 @@ START_TEST(alone_or_in_a_batch) {
 }
 END_TEST
 
-static void read_share(void) {
-  const char *share = getenv("DIL_TEST_SHARE");
-  if (!share) return;
-  if (sscanf(share, "%d/%d", &share_mine, &share_all) != 2) abort();
-  unsetenv("DIL_TEST_SHARE"); /* comparisons are not divided again */
-}
-
 int main(void) {
-  read_share();
   Suite *suite = suite_create("decode");
   TCase *tests = tcase_create("cases");
   tcase_set_timeout(tests, 240);

@@ -483,9 +483,6 @@ enum {
   LEFT = sizeof left / sizeof left[0]
 };
 
-/* DIL_TEST_SHARE=2/16, as elsewhere, but case by case. */
-static int share_mine, share_all = 1;
-
 static tested_pattern *tested_of(const kernel_case *c) {
   tested_pattern *s = tested_pattern_new("hopper", c->text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
@@ -513,7 +510,7 @@ static void compute(const kernel_case *c, const char *takes,
 
 START_TEST(computed) {
   const kernel_case *c = &cases[_i];
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("computed", _i)) return;
   if (c->shape.told && !gpu_wanted()) return; /* refused there */
   compute(c, "hopper", "general");
 }
@@ -522,7 +519,7 @@ END_TEST
 /* Only calls that train take the kernel with dropout. */
 START_TEST(dropped) {
   kernel_case c = dropping[_i];
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("dropped", _i)) return;
   compute(&c, "hopper", "dropout");
   c.shape.train = true;
   c.shape.dropout_seed = 0x123456789abcdef;
@@ -531,13 +528,14 @@ START_TEST(dropped) {
 END_TEST
 
 START_TEST(left_to_general) {
-  if (_i % share_all != share_mine) return;
+  if (gpu_leaves_case("left to general", _i)) return;
   compute(&left[_i], "general", "hopper");
 }
 END_TEST
 
 /* One kernel, calls of more sizes than it keeps the numbers of, and again. */
 START_TEST(sizes_in_turn) {
+  if (gpu_leaves_case("sizes in turn", CASES + _i)) return;
   static const int32_t few[] = {70, 0, 33};
   static const call_shape shapes[] = {
       SHAPE(1, 300, 300, 0), SHAPE(1, 64, 64, 0),    SHAPE(2, 300, 300, 1),
@@ -563,15 +561,7 @@ START_TEST(sizes_in_turn) {
 }
 END_TEST
 
-static void read_share(void) {
-  const char *share = getenv("DIL_TEST_SHARE");
-  if (!share) return;
-  if (sscanf(share, "%d/%d", &share_mine, &share_all) != 2) abort();
-  unsetenv("DIL_TEST_SHARE"); /* comparisons are not divided again */
-}
-
 int main(void) {
-  read_share();
   Suite *suite = suite_create("hopper");
   TCase *tests = tcase_create("cases");
   tcase_set_timeout(tests, 240);

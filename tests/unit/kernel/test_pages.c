@@ -123,7 +123,7 @@ static void try_pages(const edge *e, page_layout layout, dil_dtype dtype,
  * asks for kernels of its own in each, one of these. */
 START_TEST(pages) {
   const edge *e = &cases[_i];
-  if (gpu_leaves_out()) return;
+  if (gpu_leaves_case("pages", _i)) return;
   if (gpu_wanted()) {
     try_pages(e, (page_layout){.rows = page_rows[_i % 4]},
               (dil_dtype)(_i / 2 % 3), false);
@@ -147,7 +147,7 @@ START_TEST(shared_pages) {
                             {.batch = 3, .queries = 130, .keys = 512,
                              .lengths = lengths, .element = same_batches,
                              .clean = true}};
-  if (gpu_leaves_out()) return;
+  if (gpu_leaves_case("shared pages", CASES)) return;
   for (dil_dtype dtype = DIL_F32; dtype <= DIL_BF16; dtype++) {
     try_pages(&few, (page_layout){.rows = 16, .shared = true}, dtype,
               false);
@@ -159,6 +159,7 @@ END_TEST
 
 /* The definition sees the same keys through pages as without them. */
 START_TEST(oracle_reads_pages) {
+  if (gpu_leaves_case("oracle", CASES + 5)) return;
   tested_pattern *s =
       tested_pattern_new("oracle", G("causal; " LONGNET), NULL, 0);
   data *d = data_new(s, (call_shape){.batch = 2, .queries = 40, .keys = 768,
@@ -193,7 +194,7 @@ START_TEST(absent_page) {
        "branch { dilation 3; }")},
       {70, G("mask (i + j) % 7 != 2; branch { }"),
        G("mask (i + j) % 7 != 2 && (j < 64 || j >= 96); branch { }")}};
-  if (gpu_leaves_out()) return;
+  if (gpu_leaves_case("absent page", CASES + 1 + _i)) return;
   for (dil_dtype dtype = DIL_F32; dtype <= DIL_BF16; dtype++) {
     if (gpu_wanted() && (int)dtype != _i % 2) continue;
     tested_pattern *plain = tested_pattern_new("plain", of[_i].plain, NULL, 0);
