@@ -109,9 +109,13 @@ static dil_status work_on_each(gradient_work *w, const char *what,
   return status;
 }
 
+/* A gradient below this share of what rounding explains is 0, but for the
+ * oracle's own rounding: no error is a share of it. */
+static const double NOTHING = 1e-6;
+
 static void decide_rows(const gradient_work *w, int32_t part,
                         gradient_error *e) {
-  double difference = 0, reference = 0, beyond = 0, farthest = -1;
+  double difference = 0, reference = 0, explained = 0, beyond = 0, farthest = -1;
   e->torn = false;
   for (int64_t i = 0; i < w->rows && !e->torn; i++) {
     const accuracy_sum *sum = &w->row[i].sum[part];
@@ -121,13 +125,15 @@ static void decide_rows(const gradient_work *w, int32_t part,
     farthest = fmax(farthest, rest);
     difference += sum->difference;
     reference += sum->reference;
+    explained += w->row[i].explained[part] * w->row[i].explained[part];
     beyond += rest > 0 ? rest * rest : 0;
   }
   e->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
   e->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
   e->bound = gradient_bound(w->setup);
+  bool zero = reference <= NOTHING * NOTHING * explained;
   e->good = !e->torn && e->unexplained <= e->bound &&
-            e->rel_error <= fmax(e->bound, ACCURACY_EXPLAINED);
+            (zero || e->rel_error <= fmax(e->bound, ACCURACY_EXPLAINED));
 }
 
 /* One or two gradients of the same rows. */

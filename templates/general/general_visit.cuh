@@ -85,9 +85,11 @@ DIL_INLINE void widen_span(const dil_tile &t, int branch, dil_span &s) {
 }
 DIL_INLINE bool in_span(dil_span s, int j) { return j >= s.low && j < s.high; }
 
-/* The first number of the keys at or after a position. */
+/* The first number of the keys at or after a position. A span without an end
+ * lies more than an int away where the keys begin before position 0. */
 DIL_INLINE int number_at(const dil_keys &k, long long position) {
-  return steps_to(position - k.start, k.step);
+  long long away = position - k.start, far = 0x7fffffff;
+  return steps_to(away < far ? away : far, k.step);
 }
 
 /* Sets a branch's keys without the gap that it leaves to its owners: at most

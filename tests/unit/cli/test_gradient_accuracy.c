@@ -164,6 +164,18 @@ START_TEST(a_wrong_factor_is_found) {
 }
 END_TEST
 
+/* A row with one key has a gradient of 0, of which no error is a share. What
+ * rounding explains is good, and what it does not is found. */
+START_TEST(gradients_of_zero_have_rounding) {
+  set_up("dtype f32; branch { segment 2; dilation 2; }", false);
+  damage(0, 1e-9);
+  ck_assert(judge(ACCURACY_BUDGET).good);
+  damage(0, 0.1);
+  gradient_accuracy v = judge(ACCURACY_BUDGET);
+  for (int i = 0; i < 4; i++) ck_assert(v.error[i].good == (i != 0));
+}
+END_TEST
+
 /* Little time leaves a sample, and inputs aside where they would take long. */
 START_TEST(a_small_budget_takes_a_sample) {
   set_up(cases[0].statements, true);
@@ -182,6 +194,7 @@ static Suite *gradient_accuracy_suite(void) {
   tcase_add_loop_test(t, the_oracle_is_good, 0, CASES);
   tcase_add_loop_test(t, a_wrong_element_is_found, 0, 2 * CASES);
   tcase_add_loop_test(t, a_wrong_factor_is_found, 0, 9);
+  tcase_add_test(t, gradients_of_zero_have_rounding);
   tcase_add_test(t, a_small_budget_takes_a_sample);
   suite_add_tcase(s, t);
   return s;
