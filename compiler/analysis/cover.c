@@ -242,6 +242,7 @@ static void cover_open(cover *c, const pattern *p, int64_t N, int64_t M,
 }
 
 static void cover_close(cover *c, cover_count *count) {
+  count->boxes = (double)(BOXES_EXACT - c->left);
   count->estimated = c->left < 0 || c->sampled;
   arena_free(c->arena);
 }

@@ -18,6 +18,7 @@ typedef struct cover_count {
   /* For tiles of COVER_SUBTILE keys: how many boxes a walk examines by masks to
    * find them, and how many of the full ones it settles four at a time. */
   double asked, together;
+  double boxes;       /* examined to count pairs and tiles: what it took */
   bool estimated;     /* exact would have taken long: see cover_box.c and
                          cover_union.c */
 } cover_count;

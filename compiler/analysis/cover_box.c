@@ -163,9 +163,25 @@ static int64_t round_border(const cover_subrange *p, int64_t first,
   return last - (p->origin + p->step * last - at) / p->step;
 }
 
+/* Returns whether to cut rows rather than keys. Boxes come to the shape of a
+ * block of the first condition that keeps blocks, of a square otherwise. */
+static bool cuts_rows(const cover_subrange *p, index_box b) {
+  int64_t rows = 1, keys = 1;
+  for (int32_t k = 0; k < p->set->condition_count; k++) {
+    const keeps *level = p->set->conditions[k].level;
+    if (!level || level->block <= 0) continue;
+    rows = level->query_block;
+    keys = level->block;
+    break;
+  }
+  double tall = (double)(b.u1 - b.u0 + 1) * (double)keys;
+  double wide = (double)(b.v1 - b.v0 + 1) * (double)rows;
+  return b.u1 > b.u0 && (b.v1 == b.v0 || tall >= wide);
+}
+
 static void halve_box(const cover_subrange *p, index_box b, index_box half[2]) {
   half[0] = half[1] = b;
-  if (b.u1 - b.u0 >= b.v1 - b.v0) {
+  if (cuts_rows(p, b)) {
     half[1].u0 = round_border(p, b.u0, b.u1);
     half[0].u1 = half[1].u0 - 1;
   } else {

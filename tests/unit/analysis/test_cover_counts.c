@@ -243,6 +243,40 @@ START_TEST(random_blocks_of_65536) {
 }
 END_TEST
 
+/* Blocks of `rows` rows and `keys` keys, a tenth of them kept by chance. */
+static pattern *random_keeps(int64_t rows, int64_t keys) {
+  pattern *p = make_pattern(memory, 1, 1, 1, 1, 1);
+  expr *hash = make_expr(
+      memory, EXPR_HASH, TYPE_I32, 3,
+      make_number(memory, EXPR_DIV, make_leaf(memory, EXPR_I_),
+                  make_int(memory, rows)),
+      make_number(memory, EXPR_DIV, make_leaf(memory, EXPR_J_),
+                  make_int(memory, keys)),
+      make_int(memory, 7));
+  expr *rest = make_number(memory, EXPR_MOD, hash, make_int(memory, 100));
+  keep one = {.condition = make_condition(memory, EXPR_LT, rest,
+                                          make_int(memory, 10))};
+  add_keep(memory, &p->branch[0].keeps[0], keys, one);
+  p->branch[0].keeps[0].query_block = rows;
+  return p;
+}
+
+/* Boxes come to the shape of blocks: two for each block that they end at, and
+ * none inside a block. */
+START_TEST(boxes_end_at_blocks) {
+  const int64_t shapes[][2] = {{1, 64}, {64, 1}, {64, 64}, {8, 128}, {128, 8}};
+  const int64_t N = 512, M = 2048;
+  for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+    cover_count count;
+    int64_t rows = shapes[k][0], keys = shapes[k][1];
+    cover_pairs(random_keeps(rows, keys), N, M, NULL, 0, &count);
+    ck_assert_double_eq(fmod(count.pairs, (double)(rows * keys)), 0);
+    ck_assert_double_lt(count.boxes,
+                        2 * (double)((N / rows) * (M / keys)));
+  }
+}
+END_TEST
+
 /* Too many to be judged each: 2^28 blocks. A tenth of them, but for some 2 %:
  * 32768 were looked at. */
 START_TEST(random_blocks_of_a_million_are_sampled) {
@@ -350,6 +384,7 @@ int main(void) {
   tcase_add_test(tests, longformer_of_65536);
   tcase_add_test(tests, strided_of_a_million);
   tcase_add_test(tests, random_blocks_of_65536);
+  tcase_add_test(tests, boxes_end_at_blocks);
   tcase_add_test(tests, random_blocks_of_a_million_are_sampled);
   tcase_add_test(tests, overlapping_windows);
   tcase_add_test(tests, overlapping_dilations);
