@@ -311,7 +311,8 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh partition shards ring linked_ranks link rendezvous processes mpi \
+	@BUILD=$(BUILD) tests/run.sh partition shards ring ring_backward ring_handshake \
+	  checkpoint linked_ranks link rendezvous ranks processes process_faults mpi \
 	  mpi_faults mpi_train ring_examples gpu-ring
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
@@ -366,13 +367,15 @@ FUZZ_SECONDS ?= 60
 fuzz: all $(fuzzer)
 	$(fuzzer) --count $(FUZZ_COUNT) --seed $(FUZZ_SEED)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
-# 5000 patterns, forward and backward, and 3000 backward on ranks.
+# 5000 patterns, forward and backward, and 3000 backward on ranks; 200 ranks that
+# are struck forward, and 200 backward.
 fuzz-long: all $(fuzzer)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED) --backward
 	$(fuzzer) --count 3000 --seed $(FUZZ_SEED) --ring
 	$(fuzzer) --count 2000 --seed $(FUZZ_SEED) --choices
 	FORMS_ROUNDS=1000000 $(BUILD)/tests/test_forms
+	@STRIKES=50 TEST_LIMIT=7200 BUILD=$(BUILD) tests/run.sh process_faults mpi_faults
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.
 $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
                                 $(tables) $(cli) $(runtime)
