@@ -60,9 +60,6 @@
 #ifndef VALUE_DIM
 #define VALUE_DIM VALUE_WIDTH
 #endif
-#ifndef QUERY_SUM_WIDTH
-#define QUERY_SUM_WIDTH 64 // the fused form: columns of dQ of a warpgroup
-#endif
 #ifndef ELEMENT
 #define ELEMENT 1        // 1 bf16, 2 f16
 #endif

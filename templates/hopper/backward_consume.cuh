@@ -234,7 +234,7 @@ DEVICE void begin_tile(const hopper_backward_launch &run, const consumer &c,
 // which alone is in flight afterwards.
 DEVICE void add_fused(const consumer &c, fragments &f, u32 tile, int keys,
                       bool first, const ring<STAGES> &block, slopes &shared,
-                      float (&added)[QUERY_SUM_WIDTH / 2]) {
+                      float (&added)[HEAD_WIDTH / 2]) {
   u32 stage = uniform(block.stage());
   u32 p[TILE_KEYS / 4], ds[TILE_KEYS / 4];
   add_weights(c, f, p, stage);
@@ -257,7 +257,7 @@ DEVICE void add_fused(const consumer &c, fragments &f, u32 tile, int keys,
 DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
                      int4 m, ring<STAGES> &block, slopes &shared) {
   fragments f;
-  float added[QUERY_SUM_WIDTH / 2];
+  float added[HEAD_WIDTH / 2];
   u32 tile = tile_of(m);
   u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
   int keys = read_tile(c, m).rows;

@@ -4,10 +4,9 @@
 // is added to run.query_sums, [batches, H, query rows, HEAD_WIDTH] in f32, by
 // atomic additions whose order varies; hopper_round makes dQ of the sums.
 //
-// The warpgroups exchange dS through shared memory, and each multiplies a part
-// of dQ: 64 rows of a block of 128, or half the columns of a block of 64. A block
-// is multiplied while the next one is: dS has two buffers with mbarriers, and the
-// warpgroups may be a block apart.
+// The warpgroups exchange dS through shared memory, and each multiplies 64 of the
+// 128 rows of dQ of a block. A block is multiplied while the next one is: dS has
+// two buffers with mbarriers, and the warpgroups may be a block apart.
 //
 // Sixteen columns of a row stand in the order in which the four threads of a row
 // have them, so that a thread adds four floats at once: {0, 1, 8, 9}, {2, 3, 10,
@@ -15,14 +14,8 @@
 #pragma once
 
 #if FUSED
-static_assert(TILE_KEYS == 64 || TILE_KEYS == 128, "chunks of 64 query rows");
-static_assert(WARPGROUPS == 2, "each makes a half of dQ");
-#define SPLITS_ROWS (TILE_KEYS / 128) // 1: warpgroups have rows of dQ of their own
-static_assert(QUERY_SUM_WIDTH == (SPLITS_ROWS ? HEAD_WIDTH : HEAD_WIDTH / 2),
-              "the columns of dQ that a warpgroup has");
-static_assert(SPLITS_ROWS || QUERY_SUM_WIDTH % CHUNK == 0 ||
-                  CHUNK % QUERY_SUM_WIDTH == 0,
-              "half the columns are whole chunks, or a part of one");
+static_assert(WARPGROUPS == 2 && TILE_KEYS == 128, "each makes 64 rows of dQ");
+static_assert(HEAD_WIDTH == CHUNK, "a row of K is one chunk");
 
 // One m64 product of sixteen keys, of two operands in shared memory whose rows
 // are what is summed over. `add` 0: the sums begin here.
@@ -35,7 +28,7 @@ static_assert(SPLITS_ROWS || QUERY_SUM_WIDTH % CHUNK == 0 ||
         : TIED_##line                                                      \
         : "l"(a), "l"(b), "n"(add));                                       \
   }
-INSTANTIATE_WIDTH(QUERY_SUM_WIDTH, SLOPE_FUNCTION)
+INSTANTIATE_WIDTH(HEAD_WIDTH, SLOPE_FUNCTION)
 
 // The query rows of a thread in a block: its first row and the row 8 below it.
 struct query_rows {
@@ -47,8 +40,7 @@ struct query_rows {
 // The thread's row of a block, as fragments of dQ have it.
 DEVICE int slope_row() {
   u32 thread = thread_index();
-  int row = warp_row(thread);
-  return (SPLITS_ROWS ? row : row % 64) + thread % 32 / 4;
+  return warp_row(thread) + thread % 32 / 4;
 }
 
 DEVICE query_rows query_rows_of(const hopper_backward_launch &run,
@@ -59,7 +51,6 @@ DEVICE query_rows query_rows_of(const hopper_backward_launch &run,
   if (!run.query_sums) count = 0; // dQ is not wanted
   int step = at.y >> WHERE_STRIDE, phase = at.y & ((1 << WHERE_MAP) - 1);
   int column = thread_index() % 4 * 4;
-  if (!SPLITS_ROWS) column += c.group * QUERY_SUM_WIDTH;
   long long head = (long long)at.w * run.query_heads + at.z;
   long long n = head * run.query_rows + (long long)(at.x + row) * step + phase;
   return {run.query_sums + n * HEAD_WIDTH + column, step, count - row};
@@ -109,12 +100,10 @@ DEVICE void share_slopes(const consumer &c, slopes &x,
 // tile's first block: the products are then of no use, but a branch around them
 // would make ptxas serialise all.
 DEVICE void multiply_slopes(const consumer &c, u32 tile, u32 number, bool there,
-                            float (&added)[QUERY_SUM_WIDTH / 2]) {
+                            float (&added)[HEAD_WIDTH / 2]) {
   const u32 chunk = 64 * CHUNK * 2;
-  u32 a = slopes_at(c, number) + SPLITS_ROWS * c.group * SLOPE_CHUNK;
+  u32 a = slopes_at(c, number) + c.group * SLOPE_CHUNK;
   u32 b = c.base + AT_QUERY + query_stage(tile) * (WARPGROUPS * QUERY_BYTES);
-  int column = SPLITS_ROWS ? 0 : c.group * QUERY_SUM_WIDTH;
-  b += column / CHUNK * chunk + column % CHUNK * 2;
   a = uniform(a >> 4 | 1 << 16);
   b = uniform(b >> 4 | chunk >> 4 << 16);
   if (there)
@@ -140,7 +129,7 @@ DEVICE void add_four(float *to, float a, float b, float x, float y) {
 // The products of dQ are there: their buffer is free, and they are added to the
 // sums.
 DEVICE void add_queries(const consumer &c, u32 number, const query_rows &at,
-                        float (&added)[QUERY_SUM_WIDTH / 2]) {
+                        float (&added)[HEAD_WIDTH / 2]) {
   settle(added);
   release(c.base + AT_SLOPES_EMPTY + number % 2 * 8);
 #pragma unroll
@@ -148,7 +137,7 @@ DEVICE void add_queries(const consumer &c, u32 number, const query_rows &at,
     float *to = at.first + (long long)(8 * half) * at.step * HEAD_WIDTH;
     if (8 * half >= at.left) continue;
 #pragma unroll
-    for (int i = 0; i < QUERY_SUM_WIDTH / 16; i++) {
+    for (int i = 0; i < HEAD_WIDTH / 16; i++) {
       const float *x = added + 8 * i + 2 * half;
       add_four(to + 16 * i, x[0], x[1], x[4], x[5]);
     }

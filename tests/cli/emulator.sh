@@ -111,7 +111,7 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda &
     hopper_gradients d192 'dq dk dv'
     made_by_hopper d64 --seq 230 --keys 170
     hopper_gradients any-d64 dqkv -k k
-    hopper_gradients any-d128 dqkv -k k
+    hopper_gradients any-d128 'dq dkv' -k k
     hopper_gradients any-dropout 'dqkv:dropout' -k k --train --seed 5
     hopper_gradients any-d192 'dq dk dv' -k k
     hopper_gradients any-each dqkv -k k

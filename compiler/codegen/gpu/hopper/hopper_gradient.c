@@ -4,10 +4,9 @@
  * In: a backward plan without masks and scores. Out: a kernel that makes dQ and
  * one that makes dK and dV, or one for each of these where heads are wide; the
  * same once more for calls with dropout. Where gradients may be added in any
- * order, one kernel makes all three (the fused form), unless heads are wide. All
- * depend on head sizes and a few
- * properties of the passes; the launch brings the pattern. The general kernels
- * of gradients take all other calls. */
+ * order and heads have at most 64 elements, one kernel makes all three (the fused
+ * form). All depend on head sizes and a few properties of the passes; the launch
+ * brings the pattern. The general kernels of gradients take all other calls. */
 #include "hopper_config.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/cuda/chips.h"
@@ -56,15 +55,12 @@ static const gradient_made made_keys = {GRADIENT_K,
 static const gradient_made made_values = {
     GRADIENT_V, "dv", {{192, 96, 2, 1, true}, {256, 64, 2, 1, true}}};
 
-/* The fused form. Where a block has 64 rows, each warpgroup has half the columns
- * of dQ, in whole swizzled chunks or in a half of one. */
+/* The fused form. Heads of 128 would leave it blocks of 64 rows, with which it is
+ * slower than the two kernels (tests/bench/NOTES.md). */
 static const gradient_made made_fused = {GRADIENT_Q | GRADIENT_K | GRADIENT_V,
                                          "dqkv",
-                                         {{64, 128, 2, 2, false},
-                                          {64, 64, 3, 2, false},
-                                          {128, 64, 3, 1, false},
-                                          {128, 64, 2, 1, false}}};
-enum { FUSED_WHOLE = 128, FUSED_CHUNK = 64 };
+                                         {{64, 128, 2, 2, false}}};
+enum { FUSED_CHUNK = 64 };
 
 static int32_t gradient_round_up(int32_t n) {
   return (n + 31) / 32 * 32;
@@ -106,13 +102,6 @@ static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
          s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST;
 }
 
-/* Whether the two warpgroups can make a half of dQ each. */
-static bool gradient_halves(const dil_table *t) {
-  int32_t head = gradient_head(t);
-  return head == FUSED_CHUNK / 2 || head == FUSED_CHUNK ||
-         head == 2 * FUSED_CHUNK;
-}
-
 /* Configuration number `fallback` of a variant; NULL: there is none. */
 static const gradient_config *gradient_config_of(const dil_table *t,
                                                  const gradient_variant *v,
@@ -123,7 +112,7 @@ static const gradient_config *gradient_config_of(const dil_table *t,
     const gradient_config *s = &v->made->configs[i];
     if (s->width < gradient_width(t, v->made) || (width && s->width > width) ||
         gradient_bytes(t, v, s) > HOPPER_SHARED_MOST ||
-        (v->made == &made_fused && !gradient_halves(t)))
+        (v->made == &made_fused && gradient_head(t) > FUSED_CHUNK))
       continue;
     width = s->width;
     if (fallback-- == 0) return s;
@@ -131,10 +120,12 @@ static const gradient_config *gradient_config_of(const dil_table *t,
   return NULL;
 }
 
+/* f16 with dropout would spill registers. */
 static bool gradient_is_fused(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
   const gradient_variant v = {&made_fused, false};
-  return r->any_order && gradient_config_of(t, &v, 0);
+  bool spills = t->dtype == DIL_F16 && t->dropout > 0;
+  return r->any_order && !spills && gradient_config_of(t, &v, 0);
 }
 
 static gradient_variant gradient_variant_of(const gpu_request *r,
@@ -246,9 +237,6 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
   put(text, "#define QUERY_STAGES %d\n#define PINGPONG %d\n", s->held,
       s->turns);
   put(text, "#define SHARED_LIMIT %d\n", code->shared);
-  if (v.made == &made_fused)
-    put(text, "#define QUERY_SUM_WIDTH %d\n",
-        s->rows == FUSED_WHOLE ? gradient_head(t) : gradient_head(t) / 2);
   put(text, "#define DROPS %d\n#define DROPOUT %lluu\n", v.drops,
       (unsigned long long)(t->dropout * 4294967296.0));
   gradient_put_features(t, v.made != &made_queries, s->rows, text);
