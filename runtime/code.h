@@ -239,10 +239,11 @@ typedef int64_t (*dil_dimension)(const void *context, int32_t index,
                                  int32_t M);
 
 /* Code number `index` of those of a kernel on a GPU, which had no cubin yet
- * when the kernel was made: waits for it. On success its cubin is malloced and
- * the caller's. DIL_UNSUPPORTED: there is no such code after all. */
+ * when the kernel was made. Its cubin is malloced and the caller's; NULL: it is
+ * still being compiled, which `waits` waits for. DIL_UNSUPPORTED: there is no
+ * such code after all. */
 struct dil_cuda_code; /* runtime/cuda.h */
-typedef dil_status (*dil_more)(const void *context, int32_t index,
+typedef dil_status (*dil_more)(const void *context, int32_t index, bool waits,
                                struct dil_cuda_code *code);
 
 #pragma GCC visibility pop

@@ -368,7 +368,8 @@ typedef struct dil_gradients {
   {sizeof(dil_gradients), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Writes the gradients that are wanted. On the processor it returns when that
- * is done; on a GPU the call is put on the stream. The bits depend neither on
+ * is done; on a GPU the call is put on the stream, and waits for the stream while
+ * some of the kernel's code is still being compiled. The bits depend neither on
  * threads nor on the moment. Re-entrant. DIL_USAGE: the text names the tensor
  * and what is wrong with it, and nothing is written; so for a kernel without
  * gradients, and for a workspace that is too small. Others as

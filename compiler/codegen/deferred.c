@@ -263,7 +263,7 @@ void deferred_end(deferred *l) {
   free(l);
 }
 
-/* deferred_wait gets the index of a code, the thread works by variant: this
+/* deferred_take gets the index of a code, the thread works by variant: this
  * maps one to the other. */
 static void deferred_note_first(deferred *l, const gpu_codes *codes) {
   pthread_mutex_lock(&l->lock);
@@ -322,9 +322,9 @@ dil_status deferred_begin(const code_request *of, const gpu_request *request,
   return status;
 }
 
-/* ---- waiting ------------------------------------------------------------- */
+/* ---- taking -------------------------------------------------------------- */
 
-static dil_status deferred_take(const deferred_code *s, dil_cuda_code *code) {
+static dil_status deferred_copy(const deferred_code *s, dil_cuda_code *code) {
   if (s->status) return dil_fail(s->status, "%s", s->problem);
   *code = s->code;
   code->cubin = malloc(s->code.size);
@@ -333,13 +333,19 @@ static dil_status deferred_take(const deferred_code *s, dil_cuda_code *code) {
   return DIL_OK;
 }
 
-dil_status deferred_wait(deferred *l, int32_t index, dil_cuda_code *code) {
+dil_status deferred_take(deferred *l, int32_t index, bool waits,
+                         dil_cuda_code *code) {
+  *code = (dil_cuda_code){0};
   pthread_mutex_lock(&l->lock);
   const deferred_code *s = &l->code[l->variant[index]];
-  l->wanted = true;
-  pthread_cond_broadcast(&l->changed);
-  while (!s->ended && !l->over) pthread_cond_wait(&l->changed, &l->lock);
-  dil_status status = s->ended ? deferred_take(s, code) : deferred_too_late();
+  if (waits) {
+    l->wanted = true;
+    pthread_cond_broadcast(&l->changed);
+    while (!s->ended && !l->over) pthread_cond_wait(&l->changed, &l->lock);
+  }
+  dil_status status = s->ended ? deferred_copy(s, code)
+                      : waits  ? deferred_too_late()
+                               : DIL_OK;
   pthread_mutex_unlock(&l->lock);
   return status;
 }

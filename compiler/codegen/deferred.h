@@ -12,9 +12,11 @@
  * work outlives a process that ends before the thread does. */
 dil_status deferred_begin(const code_request *of, const gpu_request *request,
                           gpu_codes *codes, deferred **out);
-/* Waits for code number `index`; its cubin is malloced and the caller's. Each
- * call reports the compiler's failure anew. */
-dil_status deferred_wait(deferred *d, int32_t index, dil_cuda_code *code);
+/* Takes code number `index`; its cubin is malloced and the caller's. Where it is
+ * still being compiled, the call waits for it, or leaves the cubin NULL unless it
+ * `waits`. Each call reports the compiler's failure anew. */
+dil_status deferred_take(deferred *d, int32_t index, bool waits,
+                         dil_cuda_code *code);
 /* Stops and joins the thread, and frees what it made; NULL: nothing. A
  * compilation that cannot be interrupted is waited for. */
 void deferred_end(deferred *d);

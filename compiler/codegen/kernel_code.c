@@ -29,8 +29,9 @@ static int64_t kernel_code_dimension(const void *context, int32_t index,
 }
 
 static dil_status kernel_code_more(const void *context, int32_t index,
-                                   dil_cuda_code *code) {
-  return deferred_wait(((const kernel_code *)context)->deferred, index, code);
+                                   bool waits, dil_cuda_code *code) {
+  deferred *of = ((const kernel_code *)context)->deferred;
+  return deferred_take(of, index, waits, code);
 }
 
 /* ---- making and freeing -------------------------------------------------- */

@@ -59,15 +59,29 @@ static bool backward_wants_scores(const backward_run *b) {
   return false;
 }
 
+/* Returns whether the gradient of some input is wanted. */
+static bool backward_wants_inputs(const backward_run *b) {
+  for (int32_t i = 0; i < b->kernel->table->input_count; i++)
+    if (b->call->inputs[i].data) return true;
+  return false;
+}
+
+/* Returns whether a call whose fast codes are there may do without the general
+ * kernels. Sums of several passes are rounded by these. */
+static bool backward_spares_general(const backward_run *b) {
+  return b->kernel->table->pass_count == 1 && !backward_wants_inputs(b) &&
+         !backward_fast_refusal(b);
+}
+
 static dil_status backward_have_codes(backward_run *b) {
   cuda_codes *codes = &b->kernel->codes;
   backward_codes *of = &b->codes;
-  dil_status status = codes_take_gradient(codes, GRADIENT_Q, &of->q);
-  if (!status) status = codes_take_gradient(codes, GRADIENT_K, &of->k);
-  if (!status) status = codes_take_gradient(codes, GRADIENT_V, &of->v);
-  if (!status && backward_wants_scores(b))
-    status = codes_take_gradient(codes, GRADIENT_INPUTS, &of->inputs);
+  dil_status status = DIL_OK;
+  if (backward_wants_scores(b))
+    status = codes_take_gradient(codes, GRADIENT_INPUTS, true, &of->inputs);
   if (!status) status = backward_have_fast_codes(b);
+  if (!status)
+    status = backward_have_general_codes(b, !backward_spares_general(b));
   if (!status && backward_has_states(b))
     status = kernel_load_passes(b->kernel, &b->run);
   if (!status && (backward_has_states(b) || cuda_bounds_bytes(&b->run)))
@@ -309,18 +323,14 @@ static dil_status backward_run_detached(backward_run *b) {
   return status ? status : backward_run_sinks(b, true, 0);
 }
 
-/* Returns whether the gradient of some input is wanted. */
-static bool backward_wants_inputs(const backward_run *b) {
-  for (int32_t i = 0; i < b->kernel->table->input_count; i++)
-    if (b->call->inputs[i].data) return true;
-  return false;
-}
-
 /* Sinks need the facts of the rows in any case, which the fast kernels keep in
  * another order. */
 static dil_status backward_run_joint(backward_run *b) {
   gradient_run *g = &b->gradient;
+  bool ended = false;
   dil_status status = backward_run_fast(b);
+  if (!status) status = backward_end_without_general(b, &ended);
+  if (status || ended) return status;
   const unsigned *only_if = g->only_if;
   if (backward_wants_inputs(b)) g->only_if = NULL;
   if (!status) status = backward_make_facts(b);
@@ -351,19 +361,19 @@ static dil_status backward_clear(const backward_run *b, const cuda_code *code) {
 
 static dil_status backward_run_all(backward_run *b) {
   const gradient_run *g = &b->gradient;
-  const cuda_code *round = b->codes.q;
+  const cuda_code *const *round = &b->codes.q; /* it may come late */
   dil_status status =
-      b->run.call->packed.queries ? backward_clear(b, round) : DIL_OK;
+      b->run.call->packed.queries ? backward_clear(b, *round) : DIL_OK;
   if (!status && b->run.bounds)
     status = general_bounds(&b->run, b->codes.general);
-  if (!status) status = input_sums_begin(g, b->sums, round, &b->inputs);
+  if (!status) status = input_sums_begin(g, b->sums, *round, &b->inputs);
   if (!status)
     status = combine_is_additive(b->kernel->table) ? backward_run_additive(b)
                                                    : backward_run_softmax(b);
-  if (!status) status = gradient_round(g, &g->q, round);
-  if (!status) status = gradient_round(g, &g->k, round);
-  if (!status) status = gradient_round(g, &g->v, round);
-  return status ? status : input_sums_end(g, &b->inputs, round);
+  if (!status) status = gradient_round(g, &g->q, *round);
+  if (!status) status = gradient_round(g, &g->k, *round);
+  if (!status) status = gradient_round(g, &g->v, *round);
+  return status ? status : input_sums_end(g, &b->inputs, *round);
 }
 
 /* ---- a call -------------------------------------------------------------- */

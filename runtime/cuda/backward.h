@@ -46,6 +46,12 @@ dil_status backward_prepare(backward_run *b);
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
 dil_status backward_run_fast(backward_run *b);
+/* The general kernels of gradients, which may be promised only unless the call
+ * `waits`. Behind the fast kernels, while the general ones are still being
+ * compiled: the device is asked whether these have anything to do, and they are
+ * waited for only then. Else the call has *ended. */
+dil_status backward_have_general_codes(backward_run *b, bool waits);
+dil_status backward_end_without_general(backward_run *b, bool *ended);
 /* Returns why the fast kernels do not make the gradients of a prepared call;
  * NULL: they do. */
 const char *backward_fast_refusal(const backward_run *b);

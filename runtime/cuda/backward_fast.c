@@ -97,3 +97,49 @@ dil_status backward_run_fast(backward_run *b) {
   g->only_if = space.spoiled;
   return status;
 }
+
+/* ---- without the general kernels ------------------------------------------ */
+
+dil_status backward_have_general_codes(backward_run *b, bool waits) {
+  cuda_codes *codes = &b->kernel->codes;
+  backward_codes *of = &b->codes;
+  dil_status status = codes_take_gradient(codes, GRADIENT_Q, waits, &of->q);
+  if (!status) status = codes_take_gradient(codes, GRADIENT_K, waits, &of->k);
+  if (!status) status = codes_take_gradient(codes, GRADIENT_V, waits, &of->v);
+  return status;
+}
+
+/* Waits until the fast kernels have run, and asks whether some sum of theirs is
+ * not finite. */
+static dil_status backward_ask_spoiled(const backward_run *b, bool *spoiled) {
+  const cuda_driver *driver = b->run.device->driver;
+  unsigned flag = 0;
+  dil_status status = cuda_check(
+      driver,
+      driver->download_ordered(&flag,
+                               (cu_pointer)(uintptr_t)b->gradient.only_if,
+                               sizeof flag, b->run.stream),
+      "read a flag");
+  if (!status)
+    status = cuda_check(driver, driver->wait(b->run.stream),
+                        "wait for gradients");
+  *spoiled = flag != 0;
+  return status;
+}
+
+dil_status backward_end_without_general(backward_run *b, bool *ended) {
+  bool spoiled = true, captured;
+  const backward_codes *codes = &b->codes;
+  *ended = false; /* launches that a graph captures cannot be asked */
+  if (!code_is_promised(codes->q) && !code_is_promised(codes->k) &&
+      !code_is_promised(codes->v))
+    return DIL_OK;
+  dil_status status =
+      cuda_is_captured(b->run.device->driver, b->run.stream, &captured);
+  if (!status && !captured) status = backward_ask_spoiled(b, &spoiled);
+  if (status) return status;
+  if (spoiled) return backward_have_general_codes(b, true);
+  b->gradient.q.sums = NULL; /* the fused form has rounded its sums */
+  *ended = true;
+  return DIL_OK;
+}

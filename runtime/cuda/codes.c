@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { MAX_DYNAMIC_SHARED = 8 /* CU_FUNC_ATTRIBUTE_... */ };
+enum { CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_... */ };
 
 /* runtime/cuda/ring/rows.c launches this family. */
 static const cuda_family rows = {
@@ -139,17 +140,33 @@ const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
   return i < 0 ? NULL : atomic_load(&codes->now[i]);
 }
 
-/* Asks for a promised code and loads it. A code that the compiler refused is
- * left out. The refusal of the last code is an error, since no code follows. */
-static dil_status codes_fetch(cuda_codes *codes, int32_t i) {
-  dil_cuda_code made;
-  dil_status status = codes->more(codes->context, i, &made);
+/* Loads a code while a stream of this thread may be captured into a graph. */
+static dil_status codes_load_late(cuda_codes *codes, const dil_cuda_code *made,
+                                  int32_t i) {
+  const cuda_driver *driver = codes->device->driver;
+  int mode = CAPTURE_RELAXED;
+  dil_status status = cuda_check(driver, driver->capture_mode(&mode),
+                                 "prepare to load a kernel");
+  if (status) return status;
+  status = codes_load(codes, made, i);
+  dil_status back = cuda_check(driver, driver->capture_mode(&mode),
+                               "end the load of a kernel");
+  return status ? status : back;
+}
+
+/* Asks for a promised code and loads it, if it is there or is waited for. A code
+ * that the compiler refused is left out. The refusal of the last code is an
+ * error, since no code follows. */
+static dil_status codes_fetch(cuda_codes *codes, int32_t i, bool waits) {
+  dil_cuda_code made = {0};
+  dil_status status = codes->more(codes->context, i, waits, &made);
   if (status == DIL_UNSUPPORTED && i + 1 < codes->count) {
     atomic_store(&codes->now[i], NULL);
     return DIL_OK;
   }
+  if (!waits && !made.cubin) return DIL_OK; /* a call that waits tells why */
   if (status) return status;
-  status = codes_load(codes, &made, i);
+  status = codes_load_late(codes, &made, i);
   free(made.cubin);
   if (!status) return DIL_OK;
   code_unload(codes->device, &codes->loaded[i]);
@@ -161,14 +178,19 @@ static bool codes_is_loaded(const cuda_codes *codes, int32_t i) {
   return atomic_load(&codes->now[i]) != &codes->promised[i];
 }
 
-/* Waits for a promised code. */
-static dil_status codes_ensure(cuda_codes *codes, int32_t i) {
+/* Waits for a promised code, or loads it if it is there. */
+static dil_status codes_load_promised(cuda_codes *codes, int32_t i,
+                                      bool waits) {
   if (codes_is_loaded(codes, i)) return DIL_OK;
   pthread_mutex_lock(&codes->lock);
   dil_status status =
-      codes_is_loaded(codes, i) ? DIL_OK : codes_fetch(codes, i);
+      codes_is_loaded(codes, i) ? DIL_OK : codes_fetch(codes, i, waits);
   pthread_mutex_unlock(&codes->lock);
   return status;
+}
+
+static dil_status codes_ensure(cuda_codes *codes, int32_t i) {
+  return codes_load_promised(codes, i, true);
 }
 
 dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
@@ -193,17 +215,18 @@ static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
   return found && code->about.knob[GRADIENT_KNOB_MAKES] & makes;
 }
 
-/* Loads the first such code; NULL: there is none. The general ones take calls
- * with and without dropout. */
+/* Finds the first such code; NULL: there is none. It is loaded, unless it is
+ * promised and not waited for. The general ones take calls with and without
+ * dropout. */
 static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
-                                      bool fast, bool drop,
+                                      bool fast, bool drop, bool waits,
                                       const cuda_code **code) {
   *code = NULL;
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *one = atomic_load(&codes->now[i]);
     if (!one || !code_makes(one, makes, fast)) continue;
     if (fast && drop != (one->about.knob[GRADIENT_KNOB_DROPS] != 0)) continue;
-    dil_status status = codes_ensure(codes, i);
+    dil_status status = codes_load_promised(codes, i, waits);
     *code = status ? NULL : atomic_load(&codes->now[i]);
     return status;
   }
@@ -212,16 +235,19 @@ static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
 
 dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes, bool drop,
                                     const cuda_code **code) {
-  return codes_find_gradient(codes, makes, true, drop, code);
+  return codes_find_gradient(codes, makes, true, drop, true, code);
 }
 
-dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
+dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
                                const cuda_code **code) {
-  dil_status status = codes_find_gradient(codes, makes, false, false, code);
+  dil_status status =
+      codes_find_gradient(codes, makes, false, false, waits, code);
   if (status || *code) return status;
   return dil_fail(DIL_UNSUPPORTED, "'%s' has no kernel for gradients here",
                   codes->table->name);
 }
+
+bool code_is_promised(const cuda_code *code) { return !code->library; }
 
 dil_status codes_take_last(cuda_codes *codes, const cuda_code **code) {
   dil_status status = codes_ensure(codes, codes->count - 1);

@@ -44,10 +44,12 @@ const cuda_code *codes_choose(const cuda_codes *codes, const cuda_run *r,
 /* Does the same, and waits until that code is loaded. */
 dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
                       const cuda_code **code);
-/* The code that makes some gradient (GRADIENT_...), there. DIL_UNSUPPORTED:
- * there is none. */
-dil_status codes_take_gradient(cuda_codes *codes, int32_t makes,
+/* The general code that makes some gradient (GRADIENT_...). It may be promised
+ * only, unless the call `waits` for it. DIL_UNSUPPORTED: there is none. */
+dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
                                const cuda_code **code);
+/* Returns whether a code is promised only, and cannot be launched. */
+bool code_is_promised(const cuda_code *code);
 /* Finds the code of the fast kernels for it, with or without dropout; NULL:
  * there is none. */
 dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes, bool drop,

@@ -7,7 +7,7 @@
 #include "workspace.h"
 #include "device.h"
 
-enum { DISABLE_TIMING = 2, CAPTURING = 1 }; /* CU_EVENT_..., CU_STREAM_... */
+enum { DISABLE_TIMING = 2 }; /* CU_EVENT_... */
 
 /* ---- the pool's source --------------------------------------------------- */
 
@@ -91,14 +91,12 @@ void workspace_close(dil_cuda *device) { dil_pool_free(device->pool); }
 /* The memory that a graph replays must stay the graph's own. */
 static dil_status workspace_from_pool(const dil_cuda *d, void *stream,
                                       bool *pooled) {
-  int capture = 0;
-  cu_graph graph = NULL;
+  bool captured;
   *pooled = false;
   if (!d->pool) return DIL_OK;
-  cu_result result =
-      d->driver->capture(stream, &capture, NULL, &graph, NULL, NULL);
-  *pooled = capture != CAPTURING;
-  return cuda_check(d->driver, result, "ask whether a stream is captured");
+  dil_status status = cuda_is_captured(d->driver, stream, &captured);
+  *pooled = !captured;
+  return status;
 }
 
 dil_status workspace_take(const dil_cuda *d, void *stream, int64_t bytes,

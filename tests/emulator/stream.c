@@ -398,6 +398,10 @@ CUDA(cuStreamGetCaptureInfo_v2, cu_stream stream, int *status,
   (void)stream, (void)number, (void)graph, (void)nodes, (void)nodes_count;
   return *status = 0, 0;
 }
+CUDA(cuThreadExchangeStreamCaptureMode, int *mode) {
+  (void)mode;
+  return 0;
+}
 CUDA(cuStreamIsCapturing, cu_stream stream, int *status) {
   (void)stream;
   return *status = 0, 0;

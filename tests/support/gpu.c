@@ -152,9 +152,11 @@ static dil_status compile_codes(const origin *o, bool late,
   return DIL_OK;
 }
 
-/* Code number `index` of a plan's, the context. */
-static dil_status late_code(const void *context, int32_t index,
+/* Code number `index` of a plan's, the context: never there for a call that does
+ * not wait. */
+static dil_status late_code(const void *context, int32_t index, bool waits,
                             dil_cuda_code *made) {
+  if (!waits) return DIL_OK;
   gpu_request request = request_of(context);
   gpu_codes all;
   dil_status status = gpu_compiler()->estimate(&request, &all);

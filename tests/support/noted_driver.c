@@ -75,6 +75,10 @@ static cu_result capture(cu_stream stream, int *status,
   (void)stream, (void)number, (void)nodes, (void)count;
   return *status = notes.capture, *graph = NULL, 0;
 }
+static cu_result capture_mode(int *mode) {
+  (void)mode;
+  return 0;
+}
 static cu_result object_new(cu_object *object, void *what,
                             void (*destroy)(void *), unsigned references,
                             unsigned flags) {
@@ -152,6 +156,7 @@ const cuda_driver noted_driver = {
     .launch = launch,
     .stream_number = stream_number,
     .capture = capture,
+    .capture_mode = capture_mode,
     .object_new = object_new,
     .graph_keep = graph_keep,
     .event_new = event_new,

@@ -313,10 +313,26 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   return status;
 }
 
-/* Marks the deferred variants. The variant for calls with few rows is one. General
- * variants are, if others before them take every pass or if they are for calls with
- * many rows. Variants that knobs select are never deferred, since an error in knobs
- * must show when the kernel is made. */
+/* Returns whether few calls need a variant that makes gradients. Where the fast
+ * family makes them, the general ones are for calls that it refuses and for numbers
+ * that are not finite; with several passes they also round, and sinks may have
+ * inputs. Calls for gradients mostly train, with dropout where the plan has some. */
+static bool gpu_gradients_are_rare(const plan *p, const gpu_jobs *jobs,
+                                   const gpu_job *j) {
+  const dil_table *t = &p->table;
+  bool fast = false;
+  for (int32_t i = 0; i < jobs->count; i++)
+    fast |= jobs->job[i].strategy == &strategy_hopper_gradient;
+  if (j->strategy == &strategy_gradient)
+    return fast && t->pass_count == 1 && t->input_count == 0;
+  return j->strategy == &strategy_hopper_gradient && t->dropout > 0 &&
+         !j->code.knob[GRADIENT_KNOB_DROPS];
+}
+
+/* Marks the deferred variants. The variant for calls with few rows is one, and so
+ * are rare gradients. General variants are, if others before them take every pass
+ * or if they are for calls with many rows. Variants that knobs select are never
+ * deferred, since an error in knobs must show when the kernel is made. */
 static void gpu_mark_deferred(const plan *p, gpu_jobs *jobs) {
   int32_t count = p->table.pass_count;
   uint64_t all = count < 64 ? (1ull << count) - 1 : UINT64_MAX, taken = 0;
@@ -325,9 +341,9 @@ static void gpu_mark_deferred(const plan *p, gpu_jobs *jobs) {
     bool general = j->strategy == &strategy_general;
     bool few = j->strategy == &strategy_decode;
     if (!general && !few) taken |= j->code.passes;
-    j->deferred = few || (general && !j->request.knobs &&
-                          ((taken & all) == all ||
-                           j->code.knob[GENERAL_KNOB_MANY]));
+    j->deferred = few || gpu_gradients_are_rare(p, jobs, j) ||
+                  (general && !j->request.knobs &&
+                   ((taken & all) == all || j->code.knob[GENERAL_KNOB_MANY]));
   }
 }
 
@@ -364,8 +380,8 @@ static uint32_t gpu_deferred(const gpu_request *request, bool *urgent) {
   if (!gpu_list(request, &jobs)) gpu_mark_deferred(request->common.plan, jobs);
   for (int32_t i = 0; jobs && i < jobs->count; i++) {
     found |= (uint32_t)jobs->job[i].deferred << i;
-    general &= jobs->job[i].strategy == &strategy_general ||
-               jobs->job[i].strategy == &strategy_decode;
+    const gpu_strategy *s = jobs->job[i].strategy;
+    general &= s == &strategy_general || s == &strategy_decode;
   }
   /* The general kernel also computes bounds of inputs, and begins and ends the
    * running states of several passes. Calls with either need it at once. */

@@ -78,6 +78,17 @@ dil_status cuda_check(const cuda_driver *driver, cu_result result,
                   ends ? "; the context of the device is lost" : "");
 }
 
+dil_status cuda_is_captured(const cuda_driver *driver, void *stream,
+                            bool *captured) {
+  enum { CAPTURING = 1 }; /* CU_STREAM_CAPTURE_STATUS_... */
+  int capture = 0;
+  cu_graph graph = NULL;
+  cu_result result =
+      driver->capture(stream, &capture, NULL, &graph, NULL, NULL);
+  *captured = capture == CAPTURING;
+  return cuda_check(driver, result, "ask whether a stream is captured");
+}
+
 dil_status cuda_enter(const dil_cuda *device) {
   if (atomic_load(&device->lost))
     return dil_fail(DIL_ENVIRONMENT, "the context of device cuda:%d is lost "

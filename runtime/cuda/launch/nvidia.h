@@ -70,6 +70,7 @@ typedef unsigned long long cu_pointer;
   X(capture, cuStreamGetCaptureInfo_v2,                                        \
     (cu_stream, int *status, unsigned long long *number, cu_graph *,           \
      const void **nodes, size_t *count))                                       \
+  X(capture_mode, cuThreadExchangeStreamCaptureMode, (int *mode))              \
   X(object_new, cuUserObjectCreate,                                            \
     (cu_object *, void *, void (*)(void *), unsigned, unsigned))               \
   X(object_free, cuUserObjectRelease, (cu_object, unsigned))                   \
@@ -110,6 +111,9 @@ dil_status cuda_driver_open(const cuda_driver **driver);
  * fault that no context outlives is noted with the device that is entered. */
 dil_status cuda_check(const cuda_driver *driver, cu_result result,
                       const char *doing);
+/* Whether work on a stream is captured into a graph, which runs it later. */
+dil_status cuda_is_captured(const cuda_driver *driver, void *stream,
+                            bool *captured);
 /* Makes the device's context this thread's, and gives back the former. One that
  * is lost is not entered again: the fault was told where it happened. */
 dil_status cuda_enter(const dil_cuda *device);

@@ -344,7 +344,7 @@ START_TEST(what_few_calls_take_comes_late_and_is_kept) {
   expect_late(&l);
   for (int32_t i = 1; i <= LATE; i++) {
     dil_cuda_code promised = l.codes.code[i], made;
-    host_must(deferred_wait(l.late, i, &made));
+    host_must(deferred_take(l.late, i, true, &made));
     ck_assert_str_eq(made.variant, promised.variant);
     ck_assert_mem_eq(made.cubin, "\177ELF", 4);
     free(made.cubin);
@@ -378,7 +378,7 @@ START_TEST(what_came_first_is_kept_by_itself) {
   ck_assert(open_later(&again));
   expect_late(&again);
   for (int32_t i = 1; i <= LATE; i++) {
-    host_must(deferred_wait(again.late, i, &made));
+    host_must(deferred_take(again.late, i, true, &made));
     free(made.cubin);
   }
   dil_stats stats = close_later(&again);

@@ -4,6 +4,7 @@
  * (counting/) stands in for the real one, so that none is needed. */
 #include "compiler/codegen/code_cache.h"
 #include "compiler/codegen/deferred.h"
+#include "compiler/plan/target.h"
 #include "tests/support/host.h"
 #include "tests/support/numeric.h"
 #include "tests/support/suite.h"
@@ -308,7 +309,7 @@ static int all_codes(int32_t stages, bool loads, int32_t *hits) {
   host_must(deferred_begin(&made, &request, &codes, &late));
   static const char *const families[] = {"hopper", "decode", "general"};
   for (int32_t i = 1; late && i < 3; i++) {
-    host_must(deferred_wait(late, i, &code));
+    host_must(deferred_take(late, i, true, &code));
     ck_assert_str_eq(code.family, families[i]);
     free(code.cubin);
   }
@@ -354,6 +355,49 @@ START_TEST(what_comes_late_is_shared_too) {
   command("cd %s/kept && for f in *.kernel; do grep -qaF ' cubin' $f || "
           "rm $f; done", folder);
   ck_assert_int_eq(apart(list_again), 0);
+}
+END_TEST
+
+/* The codes of a kernel for gradients that come late, by family. */
+static void expect_late(const char *text, const char *expected) {
+  const gpu_backend *gpu;
+  tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  gpu_request request = {.arch = 90};
+  request.common.plan =
+      plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0, DIL_BACKWARD,
+                    &plan_target_gpu);
+  gpu_codes all;
+  char found[300] = "";
+  bool urgent;
+  host_must(gpu_backend_open(&gpu));
+  host_must(gpu->estimate(&request, &all));
+  uint32_t late = gpu->deferred(&request, &urgent);
+  for (int32_t i = 0; i < all.count; i++) {
+    size_t length = strlen(found);
+    if (late >> all.variant[i] & 1)
+      snprintf(found + length, sizeof found - length, "%s%s%s",
+               length ? ", " : "", all.code[i].family,
+               all.code[i].knob[GRADIENT_KNOB_DROPS] ? " dropout" : "");
+  }
+  ck_assert_str_eq(found, expected);
+  tested_pattern_free(s);
+}
+
+/* A call that the fast kernels take does not wait for the others. */
+START_TEST(rare_gradients_come_late) {
+  expect_late(PATTERN("p", "64", "bf16", "causal; branch { }"),
+              "gradient, gradient keys, general");
+  expect_late(PATTERN("p", "64", "bf16", "dropout 0.1; branch { }"),
+              "hopper gradient, hopper gradient, gradient, gradient keys, "
+              "general");
+  expect_late(PATTERN("p", "64", "bf16", "combine mean; segments 32, 64; "
+                                         "dilations 1, 2;"),
+              "general");
+  expect_late("pattern p { input z : f32[H] gradient; heads 2; head_dim 64; "
+              "dtype bf16; sink z[h]; branch { } }",
+              "general");
+  expect_late(PATTERN("p", "64", "f32", "branch { }"), "general");
 }
 END_TEST
 
@@ -440,6 +484,7 @@ int main(void) {
   tcase_add_test(c, what_other_options_make_is_kept_apart);
   tcase_add_test(c, what_the_gate_refused_is_refused_again);
   tcase_add_test(c, what_comes_late_is_shared_too);
+  tcase_add_test(c, rare_gradients_come_late);
   tcase_add_test(c, a_forked_child_leaves_beside_a_compilation);
   suite_add_tcase(suite, c);
   return suite_run(suite, CK_FORK);
