@@ -142,6 +142,7 @@ void oracle_row(const pattern *p, const dil_call *call, int64_t b, int64_t n,
   oracle_query r;
   query_open(&r, p, call, (const int64_t[3]){b, n, h}, q, key);
   *lse = query_output(&r, o);
+  query_close(&r);
   fesetenv(&mode);
 }
 

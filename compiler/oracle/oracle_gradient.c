@@ -247,6 +247,7 @@ void oracle_gradient_query(const pattern *p, const dil_backward_call *call,
     for (int64_t j = keys.first; j <= keys.last; j += keys.step)
       if (query_keeps(&g.query, k, j)) add_pair(&g, k, j, &sums);
   }
+  query_close(&g.query);
   fesetenv(&mode);
 }
 
@@ -274,6 +275,7 @@ void oracle_gradient_key(const pattern *p, const dil_backward_call *call,
     open_row(&g, p, call, forward, place);
     for (int32_t k = 0; k < p->branch_count; k++)
       if (has_key(&g.query, k, j)) add_pair(&g, k, j, &sums);
+    query_close(&g.query);
   }
   fesetenv(&mode);
 }
@@ -317,6 +319,7 @@ void oracle_gradient_inputs(const pattern *p, const dil_backward_call *call,
   oracle_take_subnormals(&mode);
   open_row(&g, p, call, forward, at);
   add_row(&g, &to, scatter);
+  query_close(&g.query);
   fesetenv(&mode);
 }
 
@@ -347,6 +350,7 @@ static void run_rows(const pattern *p, const dil_backward_call *call,
     int64_t at[3] = {row / (N * H), row / H % N, row % H};
     open_row(&g, p, call, forward, at);
     add_row(&g, to, NULL);
+    query_close(&g.query);
   }
   fesetenv(&mode);
 }

@@ -126,6 +126,28 @@ static bool is_listed_key(const dil_tensor *list, const int32_t *at, int64_t j) 
   return false;
 }
 
+/* Marks the keys of a list, once for all keys of a row: a row has one line of
+ * each list, that of its batch row and head. */
+static uint8_t *mark_keys(const oracle_query *r, const dil_tensor *list,
+                          const int32_t *at) {
+  uint8_t *held = calloc((size_t)r->M, 1);
+  for (int64_t e = 0; held && e < list->shape[list->rank - 1]; e++) {
+    int64_t key = read_line(list, at, e);
+    if (0 <= key && key < r->M) held[key] = 1;
+  }
+  return held;
+}
+
+/* Returns whether input `index` holds key `j`. Without memory for marks its
+ * entries are looked at. */
+static bool holds_key(oracle_query *r, int32_t index, const int32_t *at,
+                      int64_t j) {
+  const dil_tensor *list = &r->call->inputs[index];
+  if (j < 0 || j >= r->M) return false;
+  if (!r->held[index]) r->held[index] = mark_keys(r, list, at);
+  return r->held[index] ? r->held[index][j] : is_listed_key(list, at, j);
+}
+
 /* Input `index`, or a list that a choice made. */
 static const dil_tensor *array_of(const oracle_query *r, int32_t index) {
   int32_t own = r->pattern->input_count;
@@ -136,13 +158,13 @@ static const dil_tensor *array_of(const oracle_query *r, int32_t index) {
 
 static value read_input_element(void *context, int32_t index,
                                 const int32_t *at) {
-  const oracle_query *r = context;
+  oracle_query *r = context;
   if (index >= r->pattern->input_count) { /* a table that lists stand for */
     const dil_input *made = &r->pattern->input[index];
     int32_t last = made->rank - 1;
     bool kept =
         made->keys
-            ? is_listed_key(array_of(r, made->rows), at, at[last])
+            ? holds_key(r, made->rows, at, at[last])
             : is_listed(array_of(r, made->rows), array_of(r, made->cols), at,
                         at[last - 1], at[last]);
     return (value){kept, kept};
@@ -423,4 +445,8 @@ void query_open(oracle_query *r, const pattern *p, const dil_call *call,
   r->key = key;
   r->point = row_point(r);
   if (q) query_read(r, &call->q, q);
+}
+
+void query_close(oracle_query *r) {
+  for (int32_t i = 0; i < r->call->input_count; i++) free(r->held[i]);
 }

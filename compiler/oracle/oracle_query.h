@@ -23,6 +23,8 @@ typedef struct oracle_query {
   double *q;           /* [head_dim], of the caller */
   double *key;         /* scratch, as long as a row of K or V */
   expr_point point;
+  uint8_t *held[DIL_INPUT_MAX]; /* [M], of an input that lists keys: whether it
+                                   holds a key; NULL: nobody has asked */
 } oracle_query;
 
 /* Keys first, first + step, ... up to `last`; none when last < first. */
@@ -41,6 +43,8 @@ oracle_document query_document(const dil_call *call, int64_t b, int64_t row,
  * The query is its own context of `point`: it must not be copied. */
 void query_open(oracle_query *r, const pattern *p, const dil_call *call,
                 const int64_t at[3], double *q, double *key);
+/* Frees what the query keeps of its lists. */
+void query_close(oracle_query *r);
 /* The query's row of a tensor [B, N, H, D]. A tensor without data is made
  * here. */
 void query_read(const oracle_query *r, const dil_tensor *x, double *to);
