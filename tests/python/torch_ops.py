@@ -70,6 +70,31 @@ def inputs():
             "doc": (torch.arange(100) // 15).int().reshape(2, 50)}
 
 
+def test_order_of_gradients():
+    """A plan whose gradients have no fixed order, where PyTorch asks for one."""
+    text = CAUSAL + """schedule free { gradient_order any; }
+      kernel k = p with free;"""
+    plan, gpu = dil.torch.Plan(text), torch.device("cuda")
+    assert plan.any_order and not dil.torch.Plan(CAUSAL).any_order
+    plan._check_order(gpu)  # nobody asks
+    q, k, v = tensors()
+    try:
+        torch.use_deterministic_algorithms(True)
+        fails("DIL_USAGE", "take `gradient_order any` from its schedule",
+              plan._check_order, gpu)
+        attention(q, k, v, plan).sum().backward()  # processors keep an order
+        first, q.grad = q.grad, None
+        attention(q, k, v, plan).sum().backward()
+        assert torch.equal(first, q.grad)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            plan._check_order(gpu)
+        assert len(told) == 1 and "fixed one" in str(told[0].message)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_opcheck():
     def check(text, *rest, **kind):
         plan = dil.torch.Plan(text)

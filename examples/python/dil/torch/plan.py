@@ -8,6 +8,7 @@ a call comes first.
 import hashlib
 import os
 import threading
+import warnings
 
 import torch
 
@@ -78,6 +79,7 @@ class Plan:
         self.input_names = first.input_names
         self.has_lse, self.has_dropout = first.has_lse, first.has_dropout
         self.takes_scale = first.takes_scale
+        self.any_order = "gradient_order any" in first.schedule
         self.no_gradients = None  # or the error of who asks for them
         self.differentiable_inputs = self._differentiable(kernel)
         self.name = f"{first.name}_{self._hash(first)}"
@@ -132,10 +134,25 @@ class Plan:
     def kernel(self, q, k, v, backward=False):
         """The kernel for tensors as these."""
         _, _, heads, head_dim = q.shape
+        if backward and self.any_order:
+            self._check_order(q.device)
         key = (q.dtype, q.device, heads, k.shape[2], head_dim, v.shape[3],
                backward)
         found = self._kernels.get(key)
         return found or self._make(key, q, k, v)
+
+    def _check_order(self, device):
+        """As PyTorch does where an op of its own has no fixed order."""
+        if (device.type == "cpu"
+                or not torch.are_deterministic_algorithms_enabled()):
+            return
+        text = (f"plan '{self.name}' adds gradients in any order on a GPU, and "
+                "torch.use_deterministic_algorithms(True) asks for a fixed one: "
+                "take `gradient_order any` from its schedule, or set "
+                "warn_only=True")
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise Error("DIL_USAGE", text)
+        warnings.warn(text, stacklevel=2)
 
     def _make(self, key, q, k, v):
         dtype, device, heads, kv_heads, head_dim, value_dim, backward = key
@@ -153,8 +170,9 @@ class Plan:
         forward, backward = (self._kernels.get((*kind, x)) for x in (False, True))
         quick = [_quick.is_quick(x) for x in (torch.Tensor, torch.nn.Parameter)]
         if forward and all(quick):
+            quick_backward = backward and not self.any_order  # else it is checked
             _quick.learn(self.number, q, k, v, forward._handle,
-                         backward._handle if backward else 0,
+                         backward._handle if quick_backward else 0,
                          self.takes_scale, self.has_lse)
 
 
