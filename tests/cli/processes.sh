@@ -117,34 +117,38 @@ topology threads_line { devices 4; layout zigzag; exchange gather; }
 topology threads_groups { devices 4; heads 4; }
 topology threads_mesh { devices 4; ring 2; heads 2; }
 END_OF_FILE
+of=g
 gradients() { # folder, topology, options...
   folder=$1 topology=$2
   shift 2
   mkdir -p "$TMP/$folder"
-  "$DIL" run "$TMP/g.dil" --topology "$topology" --seq 300 --random 5 --backward \
+  "$DIL" run "$TMP/$of.dil" --topology "$topology" --random 5 --backward \
     --input t=random --dlse random --threads 1 --dq "$TMP/$folder/dq.npy" \
     --dk "$TMP/$folder/dk.npy" --dv "$TMP/$folder/dv.npy" \
     --grad t="$TMP/$folder/t.npy" "$@"
 }
-same_gradients() { # topology, options...: of processes and of threads
-  name=$1
-  shift
+start_gradients() { # folder, topology, options...
   pids=
   rm -f "$TMP"/rank.* "$TMP/meet"*
   for start_rank in 0 1 2 3; do
-    (by_file "$start_rank" && gradients "of_$name" "$name" "$@" --check \
-      >"$TMP/rank.$start_rank" 2>&1) &
+    (by_file "$start_rank" && gradients "$@" >"$TMP/rank.$start_rank" 2>&1) &
     pids="$pids $!"
   done
+}
+same_gradients() { # topology, options...: of processes and of threads
+  name=$1
+  shift
+  set -- --seq 300 --check "$@"
+  start_gradients "of_$name" "$name" "$@"
   finished && grep '^t  *good' "$TMP/rank.0" &&
-    gradients "threads_$name" "threads_$name" "$@" --check || return 1
+    gradients "threads_$name" "threads_$name" "$@" || return 1
   for file in dq dk dv t; do
     cmp "$TMP/of_$name/$file.npy" "$TMP/threads_$name/$file.npy" || return 1
   done
 }
 is "gradients of a ring: the bits of threads" same_gradients line
 is "of groups of heads that are split" same_gradients groups
-gradients one threads_mesh >/dev/null
+gradients one threads_mesh --seq 300 >/dev/null
 is "of a mesh, of a dO that a file has" same_gradients mesh \
   --do "$TMP/one/dq.npy"
 
@@ -305,8 +309,9 @@ is "processes that nothing joins" apart
 
 # ---- ranks that are lost ----------------------------------------------------------
 
+mkdir "$TMP/three" "$TMP/lost"
 "$DIL" run "$TMP/p.dil" --topology three --seq 60000 --random 7 \
-  --out "$TMP/three.npy" >"$TMP/said" 2>&1
+  --out "$TMP/three/o.npy" >"$TMP/said" 2>&1
 
 appears() { # file: within a minute
   for _ in $(seq 1200); do
@@ -314,6 +319,11 @@ appears() { # file: within a minute
     sleep 0.05
   done
   return 1
+}
+same_as_three() { # of every file that those left have written
+  for file in "$TMP"/lost/*.npy; do
+    cmp "$file" "$TMP/three/${file##*/}" || return 1
+  done
 }
 goes() { # file: within a minute
   for _ in $(seq 12000); do
@@ -341,11 +351,11 @@ others() { # rank, words of the first of those left
   grep -q 'go.* on, without' "$TMP"/rank.? || return 2
   grep -q "3 ranks go on, without $1: rank $1 is $2" "$TMP/rank.$first" &&
     grep -q '^good' "$TMP/rank.$first" &&
-    cmp "$TMP/out.npy" "$TMP/three.npy"
+    same_as_three
 }
 lose() { # topology
-  rm -f "$TMP/out.npy" "$TMP/state"*
-  start "$1" --seq 60000 --shrink --state "$TMP/state" --out "$TMP/out.npy" \
+  rm -f "$TMP"/lost/* "$TMP/state"*
+  start "$1" --seq 60000 --shrink --state "$TMP/state" --out "$TMP/lost/o.npy" \
     --check
 }
 # While all of them run.
@@ -378,6 +388,24 @@ in_one_collection() {
   [ "$victim" = "$held" ] || kill -CONT "$held"
   others "$2" "$4.*while rows were collected"
 }
+# While they make gradients, again and again.
+cat >"$TMP/w.dil" <<'END_OF_FILE'
+pattern w { heads 4 kv 2; head_dim 16; dtype f32; input t : f32[H] gradient;
+  score s - t[h] * abs(i - j) / 8; branch { window 8, 8; }
+  branch { dilation 50; } }
+topology soon { devices 4; link process; timeout 2s; }
+topology mesh { devices 4; ring 2; heads 2; link process; timeout 2s; }
+topology three { devices 3; }
+END_OF_FILE
+in_backward() { # topology, rank, signal, word
+  rm -f "$TMP"/lost/* "$TMP/state"*
+  of=w start_gradients lost "$1" --seq 6000 --repeat 9 --shrink \
+    --state "$TMP/state" --check
+  appears "$TMP/state.$2.back" || return 1
+  victim=$(process_of "$2")
+  kill -"$3" "$victim"
+  others "$2" "$4"
+}
 # Of two, one cannot know that it goes on alone.
 alone() {
   rm -f "$TMP/state"*
@@ -402,6 +430,11 @@ is "rank 0 of a mesh is frozen" in_run mesh 0 STOP silent
 is "a rank is killed behind the run" in_collection line 3 KILL gone
 is "a rank is frozen behind the run" in_collection soon 1 STOP silent
 is "rank 0 is killed behind the run" in_collection line 0 KILL gone
+of=w gradients three three --seq 6000 >/dev/null
+is "a rank is killed as it makes gradients" in_backward soon 2 KILL gone
+is "rank 0 is killed as it makes gradients" in_backward soon 0 KILL gone
+is "rank 0 of a mesh is frozen as it makes gradients" in_backward mesh 0 STOP \
+  silent
 alias_as 'meet_by "$1" localhost 127.0.0.1'
 next
 is "by a port: rank 0 is killed" in_run line 0 KILL gone
