@@ -1,7 +1,7 @@
 #!/bin/sh
 # cli_run.sh - `dil run`: arrays, lengths, seeds and sizes of a call, threads,
-# what it reports (JSON, traces, metrics, logs), and schedules that `dil tune`
-# remembered. In: DIL, TMP. Out: ok / not ok lines.
+# what it reports, and schedules that `dil tune` remembered. In: DIL, TMP. Out:
+# ok / not ok lines.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
 . tests/support/ok.sh
@@ -234,93 +234,6 @@ without_gpu() {
   [ $? -eq 3 ] && cat "$TMP/none" && grep -q '^hint: `dil doctor` says' "$TMP/none"
 }
 is "a GPU that is not there, and who knows why" without_gpu
-
-# ---- what goes on inside ----------------------------------------------------
-
-tiny="examples/longnet.dil -D w=16 --seq 64 --random 3"
-traced() {
-  DIL_TRACE=$TMP/%p.json DIL_METRICS=$TMP/m.prom "$DIL" run $tiny --threads 2 \
-    >/dev/null || return
-  for name in '"parse and check"' '"plan"' '"pass by tiles"' '"pack"' \
-    '"strip"' '"kernel"' '"thread_name"'; do
-    grep -q "$name" "$TMP"/[0-9]*.json || { echo "$name" && return 1; }
-  done
-  grep -qx 'dil_runs_total{device="cpu"} 1' "$TMP/m.prom" &&
-    tail -1 "$TMP"/[0-9]*.json | grep -qx ']}'
-}
-is "a trace and metrics of a run" traced
-traced_ring() {
-  DIL_TRACE=$TMP/ring.json DIL_METRICS=$TMP/ring.prom "$DIL" run \
-    examples/longnet_ring.dil -D w=16 --topology four --seq 256 --random 1 \
-    >/dev/null || return
-  [ "$(grep -c '"ring step"' "$TMP/ring.json")" -eq 16 ] &&
-    [ "$(grep -c '"name":"rank [0-3]"' "$TMP/ring.json")" -eq 4 ] &&
-    grep -q '"cat":"ring","name":"wait"' "$TMP/ring.json" &&
-    grep -qx 'dil_ring_steps_total 16' "$TMP/ring.prom" &&
-    [ "$(grep -c '^dil_ring_step_bytes_per_second{' "$TMP/ring.prom")" -eq 12 ] &&
-    awk '/^dil_ring_step_bytes_total/ { steps += $2 }
-         /^dil_ring_bytes_total{direction="received"}/ { all = $2 }
-         END { exit !(steps == all && all > 0) }' "$TMP/ring.prom"
-}
-is "the steps of a ring, rank by rank" traced_ring
-# On a terminal, when a run takes long, there is a line that is wiped at the end;
-# in a pipe there is none.
-shows_progress() { # what the line says, arguments of run...
-  line=$1
-  shift
-  timeout 120 script -qec "$DIL run --random 1 $*" /dev/null </dev/null \
-    >"$TMP/terminal" 2>&1 &&
-    tr '\r' '\n' <"$TMP/terminal" >"$TMP/lines" && tail -30 "$TMP/lines" &&
-    grep -q "^$line" "$TMP/lines" &&
-    awk '/^\033\[Kkernel /  { wiped = NR } /\] .* %|^running/ { last = NR }
-         END { exit !(wiped == last + 1) }' "$TMP/lines"
-}
-is_quiet() { # arguments of run...
-  "$DIL" run --random 1 "$@" >"$TMP/pipe" 2>&1 && ! grep -q '%' "$TMP/pipe"
-}
-cat >"$TMP/slow.dil" <<'END'
-pattern p { heads 2; head_dim 16; dtype f32; branch { } }
-topology t { devices 8; ring 8; link thread; }
-END
-bar='\[#*\.*\]  *[0-9]* %'
-if command -v script >/dev/null; then
-  is "a run's progress, on a terminal" shows_progress "running $bar" \
-    "$TMP/slow.dil" --seq 40k --threads 1
-  is "that of several runs is one line" shows_progress \
-    "running \[##########[#.]*\]  *[3-9][0-9] %" \
-    "$TMP/slow.dil" --seq 24k --threads 1 --repeat 3
-  is "a ring's" shows_progress "ring $bar" \
-    "$TMP/slow.dil" --topology t --seq 70000 --threads 1
-  is "the oracle's" shows_progress "oracle $bar" \
-    "$TMP/slow.dil" --seq 4k --device oracle --threads 1
-  if emulates; then
-    LD_LIBRARY_PATH=$BUILD/emulator
-    export LD_LIBRARY_PATH
-    is "a GPU's time" shows_progress "running, [0-9]* s" \
-      examples/longnet.dil -D w=64 --seq 10k --device cuda
-    unset LD_LIBRARY_PATH
-  fi
-fi
-is "no progress of a ring in a pipe" is_quiet "$TMP/slow.dil" --topology t \
-  --seq 70000
-is "nor of a run" is_quiet "$TMP/slow.dil" --seq 40k
-is "a trace that cannot be written" exits 3 \
-  env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
-is "metrics that cannot be written" exits 3 \
-  env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
-told_once() { # command...: one line, before anything is run
-  "$@" >"$TMP/out" 2>&1
-  cat "$TMP/out"
-  [ "$(grep -c . "$TMP/out")" -eq 1 ]
-}
-is "that is told once, before the run" told_once \
-  env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
-is "a log of the wrong level" exits 2 env DIL_LOG=loud "$DIL" --version
-logs() {
-  DIL_LOG=info:$TMP/log "$DIL" run $tiny >/dev/null &&
-    grep -q "info: kernel 'longnet' for avx.* tiles: " "$TMP/log"
-}
-is "a log of a run" logs
 
 # ---- remembered schedules ----------------------------------------------------
 
