@@ -24,6 +24,7 @@ typedef struct job_values {
   double scale;
   uint64_t inputs;
   int64_t random;          /* the seed of q, k and v, or -1 */
+  int64_t resume;
 } job_values;
 
 static const char *const job_words[] = {"plan",
@@ -40,7 +41,9 @@ static const char *const job_words[] = {"plan",
                                         "seed",
                                         "scale",
                                         "declared input",
-                                        "seed of random numbers"};
+                                        "seed of random numbers",
+                                        "word on resuming: --resume is for "
+                                        "all ranks, or for none"};
 
 enum { FIELD = 8, FIELDS = sizeof(job_values) / FIELD };
 _Static_assert(FIELDS == sizeof job_words / sizeof *job_words,
@@ -72,7 +75,8 @@ static job_values job_values_of(const session_ranks *t, const topology *on,
                   .inputs = job_hash_inputs(b),
                   .random = b->options->seen[OPTION_RANDOM]
                                 ? (int64_t)b->options->random
-                                : -1};
+                                : -1,
+                  .resume = b->options->resume};
   memcpy(h.size, b->size, sizeof h.size);
   return h;
 }

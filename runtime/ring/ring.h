@@ -84,6 +84,8 @@ dil_status ring_run(dil_ring *ring);
  * compare all values that must be the same on every rank; `B` counts this
  * rank's batch rows. Collective. */
 dil_status ring_handshake(const dil_ring *ring, int64_t B);
+/* Which gradients a run backward makes, and of what, as bits; forward 0. */
+int64_t ring_gradient_set(const dil_ring *ring);
 /* Each rank tells its step to the others; steps[rank] of all ranks. Collective. */
 dil_status ring_tell_step(const dil_ring *ring, int32_t step, int32_t *steps);
 

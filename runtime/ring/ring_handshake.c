@@ -11,7 +11,7 @@ typedef struct handshake {
   uint64_t plan_hash;
   int64_t version, ranks, layout, exchange, B, N, M, batch, train, seed;
   double scale;
-  int64_t direction, gradients;
+  int64_t direction, gradients, resume;
 } handshake;
 
 static const char *const handshake_words[] = {"plan",
@@ -27,10 +27,11 @@ static const char *const handshake_words[] = {"plan",
                                               "seed",
                                               "scale",
                                               "direction",
-                                              "set of gradients"};
+                                              "set of gradients",
+                                              "word on resuming: all ranks "
+                                              "resume, or none"};
 
-/* Which gradients a run backward is to make, and of what, as bits. */
-static int64_t handshake_gradients(const dil_ring *r) {
+int64_t ring_gradient_set(const dil_ring *r) {
   const ring_gradients *g = r->gradients;
   int64_t bits = g && g->lse_given;
   for (int32_t x = 0; g && x < r->call->input_count; x++)
@@ -52,7 +53,8 @@ static handshake handshake_values(const dil_ring *r, int64_t B) {
                      .seed = (int64_t)r->call->seed,
                      .scale = r->call->scale,
                      .direction = r->gradients != NULL,
-                     .gradients = handshake_gradients(r)};
+                     .gradients = ring_gradient_set(r),
+                     .resume = r->checkpoint.prefix && r->checkpoint.resume};
 }
 
 static dil_status handshake_compare(const handshake *mine,

@@ -266,36 +266,43 @@ is "by a port: two processes are rank 1" twice_for_all "localhost:$port" 1
 is "in a file: all hear of two that are rank 0" twice_for_all "$TMP/meet" 0
 is "in a file: all hear of two that are rank 1" twice_for_all "$TMP/meet" 1
 
-# The last has another file, and no other waits until its time is up.
+# The last has another file or options, and no other waits until its time is up.
 sed '/line/s/devices 4/devices 5/' "$TMP/p.dil" >"$TMP/five.dil"
 sed 's/window 8, 8/window 8, 9/' "$TMP/p.dil" >"$TMP/wider.dil"
-unlike() ( # place, file of the last, words of all
+short() { # file, options...
+  file=$1
+  shift
+  "$DIL" run "$TMP/$file.dil" --topology line --random 7 --seq 100 --threads 1 "$@"
+}
+unlike() ( # place, words of all, file and options of the last...
   rm -f "$TMP/meet"* "$TMP/rank."*
-  DIL_MEET=$1 pids=
+  DIL_MEET=$1 words=$2 pids=
   export DIL_MEET
   began=$(date +%s)
-  for DIL_RANK in 0 1 2 3; do
+  shift 2
+  for DIL_RANK in 0 1 2; do
     export DIL_RANK
-    file=p
-    [ "$DIL_RANK" != 3 ] || file=$2
-    "$DIL" run "$TMP/$file.dil" --topology line --random 7 --seq 100 \
-      --threads 1 >"$TMP/rank.$DIL_RANK" 2>&1 &
+    short p >"$TMP/rank.$DIL_RANK" 2>&1 &
     pids="$pids $!"
   done
+  DIL_RANK=3 short "$@" >"$TMP/rank.3" 2>&1 &
+  pids="$pids $!"
   for pid in $pids; do ! wait "$pid" || return 1; done
   took=$(($(date +%s) - began))
   cat "$TMP"/rank.*
-  [ $took -lt 20 ] && [ "$(cat "$TMP"/rank.* | grep -c "$3")" -eq 4 ]
+  [ $took -lt 20 ] && [ "$(cat "$TMP"/rank.* | grep -c -e "$words")" -eq 4 ]
 )
 five='a process is rank 3 of 5, here are 4: process [0-9]'
 for place in "$TMP/meet" port; do
   next
   [ "$place" != port ] || place=localhost:$port
-  is "another number of ranks, at ${place#"$TMP"}" unlike "$place" five "$five"
+  is "another number of ranks, at ${place#"$TMP"}" unlike "$place" "$five" five
   next
   [ "${place#localhost}" = "$place" ] || place=localhost:$port
-  is "another pattern, at ${place#"$TMP"}" unlike "$place" wider 'another plan'
+  is "another pattern, at ${place#"$TMP"}" unlike "$place" 'another plan' wider
 done
+is "a rank alone resumes" unlike "$TMP/meet" \
+  'another word on resuming: --resume is for all ranks' p --state "$TMP/none" --resume
 
 # Processes that nothing joins do all of it each, which one of them says.
 apart() {

@@ -106,6 +106,9 @@ static void ranks_of(handshake_rank *r) {
 static void rows_of(handshake_rank *r) {
   r->state.rows[0]++;
 }
+static void resume_of(handshake_rank *r) {
+  r->ring.checkpoint.resume = true;
+}
 
 static const struct change {
   void (*make)(handshake_rank *r);
@@ -126,6 +129,7 @@ static const struct change {
     {rank_of, NULL, true},
     {ranks_of, "number of ranks", true},
     {rows_of, NULL, true},
+    {resume_of, "word on resuming: all ranks resume, or none", false},
 };
 enum { CHANGES = sizeof changes / sizeof *changes };
 
