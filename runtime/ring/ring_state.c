@@ -1,7 +1,7 @@
 /* ring_state.c - the running state of one rank's queries, in memory and as a
  * checkpoint file (checkpoint.h): a header that identifies plan, shape and
  * rank, then o and lse in f32. Of a run backward the sums of gradients, in a
- * file of their own. */
+ * file of their own, whose header also has the digest of what the run reads. */
 #include "ring_state.h"
 #include "checkpoint.h"
 #include "input_sums.h"
@@ -231,13 +231,33 @@ dil_status state_read(ring_state *s, const dil_ring *r) {
 static const char suffix[] = ".back";
 enum { SUM_BLOCKS = 2 + 3 * PROGRESSIONS_MOST };
 
-static ring_state_header describe_sums(const dil_ring *r, int32_t step) {
+typedef struct sums_header {
+  ring_state_header state;
+  ring_digest digest;
+} sums_header;
+
+static sums_header describe_sums(const dil_ring *r, const ring_digest *digest,
+                                 int32_t step) {
   ring_state s = {.step = step};
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++)
     s.rows[i] = dil_tensor_count(&r->gradients->dq[i]);
-  ring_state_header h = describe(&s, r);
-  h.second = SUMS;
+  sums_header h = {describe(&s, r), *digest};
+  h.state.second = SUMS;
   return h;
+}
+
+/* The file is of this rank, plan and shape; is it also of what the run reads? */
+static dil_status compare_digests(const ring_digest *file,
+                                  const ring_digest *mine, const char *name) {
+  if (file->gradients != mine->gradients)
+    return dil_fail(DIL_INPUT, "'%s' has another set of gradients: resume with "
+                    "those that the run began with", name);
+  for (int32_t i = 0; i < DIGEST_COUNT; i++)
+    if (file->sum[i] != mine->sum[i])
+      return dil_fail(DIL_INPUT, "'%s' is of a run with another %s: resume with "
+                      "the data that the run began with", name,
+                      ring_digest_words[i]);
+  return DIL_OK;
 }
 
 static checkpoint_block sums_block(const dil_tensor *t) {
@@ -257,9 +277,10 @@ static void list_sums(const dil_ring *r, checkpoint_block blocks[SUM_BLOCKS]) {
   *next = (checkpoint_block){g->inputs, inputs * (int64_t)sizeof(double)};
 }
 
-dil_status state_write_gradients(const dil_ring *r, int32_t step) {
+dil_status state_write_gradients(const dil_ring *r, const ring_digest *digest,
+                                 int32_t step) {
   char name[DIL_PATH_MAX];
-  ring_state_header h = describe_sums(r, step);
+  sums_header h = describe_sums(r, digest, step);
   checkpoint_block blocks[SUM_BLOCKS] = {{&h, sizeof h}};
   list_sums(r, blocks);
   dil_status status = file_name(r, suffix, name);
@@ -267,29 +288,32 @@ dil_status state_write_gradients(const dil_ring *r, int32_t step) {
 }
 
 static dil_status read_sums(checkpoint_file *file, const dil_ring *r,
-                            const char *name, int32_t *step) {
+                            const ring_digest *digest, const char *name,
+                            int32_t *step) {
   checkpoint_block blocks[SUM_BLOCKS];
-  ring_state_header h;
+  sums_header h;
   dil_status status = checkpoint_read(file, &h, sizeof h);
-  if (status || !is_ours(&h, describe_sums(r, 0), r))
+  if (status || !is_ours(&h.state, describe_sums(r, digest, 0).state, r))
     return dil_fail(DIL_INPUT, "'%s' has no gradients of this rank, plan and "
                     "shape", name);
+  status = compare_digests(&h.digest, digest, name);
   list_sums(r, blocks);
   for (int32_t i = 1; i < SUM_BLOCKS && !status; i++)
     status = checkpoint_read(file, (void *)(uintptr_t)blocks[i].bytes,
                              blocks[i].count);
-  if (!status) *step = h.step;
+  if (!status) *step = h.state.step;
   return status;
 }
 
-dil_status state_read_gradients(const dil_ring *r, int32_t *step) {
+dil_status state_read_gradients(const dil_ring *r, const ring_digest *digest,
+                                int32_t *step) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
   dil_status status = file_name(r, suffix, name);
   *step = -1;
   if (status || (access(name, F_OK) && errno == ENOENT)) return status;
   status = checkpoint_open(name, &file);
-  if (!status) status = read_sums(file, r, name, step);
+  if (!status) status = read_sums(file, r, digest, name, step);
   checkpoint_close(file);
   return status;
 }

@@ -28,13 +28,29 @@ dil_status state_write(const ring_state *state, const dil_ring *ring);
  * file has a second state. */
 dil_status state_read(ring_state *state, const dil_ring *ring);
 
+/* ring_digest.c: the tensors that a rank's run backward reads, in this order. */
+enum { DIGEST_Q, DIGEST_K, DIGEST_V, DIGEST_O, DIGEST_LSE, DIGEST_D_O,
+       DIGEST_D_LSE, DIGEST_INPUTS, DIGEST_COUNT };
+extern const char *const ring_digest_words[DIGEST_COUNT];
+
+/* Which gradients a run backward makes (ring_gradient_set), and a sum of each
+ * tensor that it reads: of the rank's own rows, wherever they lie in memory. */
+typedef struct ring_digest {
+  int64_t gradients;
+  uint64_t sum[DIGEST_COUNT];
+} ring_digest;
+ring_digest ring_digest_of(const dil_ring *ring);
+
 /* The same of a run backward, in a file of its own, PREFIX.NAME.back: the f32
  * sums of dQ, dK and dV and the float64 sums of inputs, which are the ring's, and
  * the step that they include; what came back in that step itself they do not.
  * The device is the host. */
-dil_status state_write_gradients(const dil_ring *ring, int32_t step);
-/* *step -1: there is no file, and the sums begin at 0. */
-dil_status state_read_gradients(const dil_ring *ring, int32_t *step);
+dil_status state_write_gradients(const dil_ring *ring,
+                                 const ring_digest *digest, int32_t step);
+/* *step -1: there is no file, and the sums begin at 0. DIL_INPUT: as for
+ * state_read, or the file is of another digest. */
+dil_status state_read_gradients(const dil_ring *ring, const ring_digest *digest,
+                                int32_t *step);
 /* Removes the file: a run that begins anew must not go on from it. */
 dil_status state_forget_gradients(const dil_ring *ring);
 

@@ -79,6 +79,15 @@ goes_on() {
     cmp "$TMP/q.npy" "$TMP/q2.npy" && cmp "$TMP/k.npy" "$TMP/k2.npy"
 }
 is "gradients go on from kept sums to the same bits" goes_on
+goes_on_with() { # word, options...: what the sums are not of
+  word=$1
+  shift
+  says "is of a run with another $word: resume with" \
+    ring_of_four --state "$TMP/kept" --resume "$@"
+}
+is "not with another dO" goes_on_with dO --do "$TMP/q.npy"
+is "not with a dlse that there was none of" says "has another set of gradients" \
+  ring_of_four --state "$TMP/kept" --resume --dlse random
 
 # All bytes that move are foretold, K and V twice where states are made first.
 foretold() { # file, options...

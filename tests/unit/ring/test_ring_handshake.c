@@ -209,6 +209,94 @@ START_TEST(a_second_state_is_refused_by_name) {
 }
 END_TEST
 
+/* ---- what a run backward reads ------------------------------------------- */
+
+enum { READ_ROWS = 3, READ_WIDTH = 10, READ = READ_ROWS * READ_WIDTH };
+
+typedef struct reads {
+  handshake_rank rank;
+  ring_rows rows;
+  ring_gradients gradients;
+  dil_tensor wanted, input;
+  float of[DIGEST_COUNT][2 * READ], sums[3][READ];
+} reads;
+
+static dil_tensor rows_at(float *at, int64_t apart) {
+  const int64_t shape[] = {1, READ_ROWS, 1, READ_WIDTH};
+  dil_tensor t = dil_tensor_make(at, DIL_F32, 4, shape);
+  for (int i = 0; i < 4; i++) t.stride[i] *= apart;
+  return t;
+}
+
+/* Elements lie `apart` elements from each other. */
+static void open_reads(reads *r, int64_t apart) {
+  *r = (reads){0};
+  open_rank(&r->rank);
+  dil_tensor *const to[DIGEST_COUNT] = {
+      r->rows.q,           r->rows.keys.k,   r->rows.keys.v, r->rows.o, r->rows.lse,
+      r->gradients.output, r->gradients.lse, &r->input};
+  for (int t = 0; t < DIGEST_COUNT; t++) {
+    *to[t] = rows_at(r->of[t], apart);
+    for (int i = 0; i < READ; i++) r->of[t][i * apart] = (float)(t * READ + i);
+  }
+  r->gradients.dq[0] = rows_at(r->sums[0], 1);
+  r->gradients.keys.k[0] = rows_at(r->sums[1], 1);
+  r->gradients.keys.v[0] = rows_at(r->sums[2], 1);
+  for (int i = 1; i < PROGRESSIONS_MOST; i++)
+    r->gradients.dq[i].rank = r->gradients.keys.k[i].rank =
+        r->gradients.keys.v[i].rank = 1;
+  r->gradients.wanted = &r->wanted;
+  r->rank.call.inputs = &r->input;
+  r->rank.call.input_count = 1;
+  r->rank.ring.rows = &r->rows;
+  r->rank.ring.gradients = &r->gradients;
+}
+
+static dil_status write_sums(const reads *r) {
+  ring_digest digest = ring_digest_of(&r->rank.ring);
+  return state_write_gradients(&r->rank.ring, &digest, 1);
+}
+
+static dil_status read_sums(const reads *r, int32_t *step) {
+  ring_digest digest = ring_digest_of(&r->rank.ring);
+  return state_read_gradients(&r->rank.ring, &digest, step);
+}
+
+static void expect_other(const reads *r, const char *word) {
+  char words[80];
+  int32_t step = 7;
+  snprintf(words, sizeof words, "another %s: resume with", word);
+  ck_assert_int_eq(read_sums(r, &step), DIL_INPUT);
+  ck_assert_msg(strstr(dil_last_error(), words) != NULL, "%s",
+                dil_last_error());
+  ck_assert_int_eq(step, -1);
+}
+
+/* Of each tensor the first element, the last, and one in between. */
+START_TEST(kept_sums_are_of_the_data_that_they_were_made_of) {
+  reads r;
+  int32_t step;
+  open_reads(&r, 1);
+  ck_assert_msg(!write_sums(&r), "%s", dil_last_error());
+  ck_assert_msg(!read_sums(&r, &step), "%s", dil_last_error());
+  ck_assert_int_eq(step, 1);
+  for (int t = 0; t < DIGEST_COUNT; t++)
+    for (int i = 0; i < READ; i += (READ - 1) / 2) {
+      r.of[t][i] += 0.5f;
+      expect_other(&r, ring_digest_words[t]);
+      r.of[t][i] -= 0.5f;
+    }
+  r.gradients.lse_given = true;
+  expect_other(&r, "set of gradients");
+  r.gradients.lse_given = false;
+  r.wanted.data = r.sums;
+  expect_other(&r, "set of gradients");
+  open_reads(&r, 2); /* the same data at other places */
+  ck_assert_msg(!read_sums(&r, &step), "%s", dil_last_error());
+  ck_assert_int_eq(state_forget_gradients(&r.rank.ring), DIL_OK);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("agree");
   TCase *tests = tcase_create("agree");
@@ -216,6 +304,7 @@ int main(void) {
   tcase_add_loop_test(tests, a_state_is_known_by_each_word, 0, CHANGES);
   tcase_add_loop_test(tests, a_step_beyond_the_ring_is_refused, 0, 2);
   tcase_add_test(tests, a_second_state_is_refused_by_name);
+  tcase_add_test(tests, kept_sums_are_of_the_data_that_they_were_made_of);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

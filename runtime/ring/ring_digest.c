@@ -1,0 +1,62 @@
+/* ring_digest.c - what a run backward reads, as a few numbers: a state that is
+ * kept (ring_state.h) is of these gradients and of this data, and of no other.
+ * In: a ring. Out: its digest. Memory is read once, which a run does many
+ * times. */
+#include "checkpoint.h"
+#include "ring_state.h"
+#include "runtime/base/arithmetic.h"
+#include <string.h>
+
+const char *const ring_digest_words[DIGEST_COUNT] = {
+    "q", "k", "v", "o", "lse", "dO", "dlse", "declared input"};
+
+/* The elements of one row, which lie `stride` elements apart. */
+static uint64_t sum_row(uint64_t sum, const char *at, int64_t count,
+                        int64_t stride, int64_t size) {
+  enum { ROOM = 64 }; /* elements: whole words of the sum, of any type */
+  char row[ROOM * sizeof(double)];
+  if (stride == 1) return checkpoint_sum(sum, at, count * size);
+  for (int64_t first = 0; first < count; first += ROOM) {
+    int64_t here = minimum(count - first, ROOM);
+    for (int64_t i = 0; i < here; i++)
+      memcpy(row + i * size, at + (first + i) * stride * size, (size_t)size);
+    sum = checkpoint_sum(sum, row, here * size);
+  }
+  return sum;
+}
+
+/* Rows along the last axis, one after the other. */
+static uint64_t sum_tensor(uint64_t sum, const dil_tensor *t) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype), count = dil_tensor_count(t);
+  int32_t last = t->rank - 1;
+  if (!t->data || !count) return sum;
+  int64_t width = last < 0 ? 1 : t->shape[last];
+  int64_t stride = last < 0 ? 1 : t->stride[last];
+  for (int64_t row = 0; row < count / width; row++) {
+    int64_t rest = row, at = 0;
+    for (int32_t axis = last - 1; axis >= 0; axis--) {
+      at += rest % t->shape[axis] * t->stride[axis];
+      rest /= t->shape[axis];
+    }
+    sum = sum_row(sum, (const char *)t->data + at * size, width, stride, size);
+  }
+  return sum;
+}
+
+static uint64_t sum_tensors(const dil_tensor *t, int32_t count) {
+  uint64_t sum = CHECKPOINT_SUM;
+  for (int32_t i = 0; i < count; i++) sum = sum_tensor(sum, &t[i]);
+  return sum;
+}
+
+ring_digest ring_digest_of(const dil_ring *r) {
+  const ring_gradients *g = r->gradients;
+  const ring_rows *rows = r->rows;
+  const dil_tensor *const own[] = {rows->q,   rows->keys.k, rows->keys.v, rows->o,
+                                   rows->lse, g->output,    g->lse};
+  ring_digest d = {.gradients = ring_gradient_set(r)};
+  for (int32_t i = 0; i < DIGEST_INPUTS; i++)
+    d.sum[i] = sum_tensors(own[i], PROGRESSIONS_MOST);
+  d.sum[DIGEST_INPUTS] = sum_tensors(r->call->inputs, r->call->input_count);
+  return d;
+}
