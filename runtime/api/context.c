@@ -4,13 +4,13 @@
  * has one use of it, each kernel and program another. */
 #include "context.h"
 #include "usage.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/observe.h"
 #include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- opening ------------------------------------------------------------- */
 
@@ -62,7 +62,7 @@ static void taken_free(dil_context *c) {
 }
 
 static void context_destroy(dil_context *c) {
-  bool alive = c->process == getpid();
+  bool alive = c->process == process_own();
   /* In a child the pool's lock may be held by a thread that is not there. */
   if (c->kind && alive) c->kind->close(c);
   if (c->cache.free) c->cache.free(c->cache.cache);
@@ -88,7 +88,7 @@ static dil_status open_context(const dil_context_options *options,
   if (status) return status;
   dil_context *c = calloc(1, sizeof *c);
   if (!c) return dil_fail(DIL_MEMORY, "no memory for a context");
-  c->process = getpid();
+  c->process = process_own();
   pthread_mutex_init(&c->cache.lock, NULL);
   atomic_store(&c->uses, 1);
   pthread_mutex_init(&c->attached_lock, NULL);
@@ -135,7 +135,7 @@ void dil_context_drop(dil_context *context) {
 
 dil_status dil_context_check(const dil_context *context) {
   dil_status status = dil_usage_given("context", context, NULL);
-  if (status || context->process == getpid()) return status;
+  if (status || context->process == process_own()) return status;
   return dil_fail(DIL_USAGE, "this context was made before a fork; make a new "
                   "one in the child");
 }

@@ -7,13 +7,13 @@
 #include "library.h"
 #include "context.h"
 #include "plan_serial.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
 #include "runtime/cuda/chips.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The parts of a library that a kernel borrows and gives back at its end. */
 typedef struct loan {
@@ -194,7 +194,7 @@ static dil_status default_context(const DLTensor *q, dil_context **context) {
   pthread_mutex_lock(&defaults_lock);
   dil_context **place = &defaults[number];
   /* A child has lost its parent's threads, and starts afresh. */
-  if (!*place || (*place)->process != getpid())
+  if (!*place || (*place)->process != process_own())
     status = dil_context_new(&options, place);
   *context = *place;
   pthread_mutex_unlock(&defaults_lock);

@@ -6,15 +6,19 @@
 #include "context.h"
 #include <stdlib.h>
 
+typedef struct byte_range { /* bytes of all elements */
+  uintptr_t low, high; /* high is one past the last */
+} byte_range;
+
 typedef struct extent { /* one axis with more than one element */
   int64_t count, step;  /* bytes, not negative */
 } extent;
 
 typedef struct spread { /* a tensor as bytes */
-  uintptr_t low, high;  /* of all elements; high is one past the last byte */
+  byte_range all;
   int32_t count;
   extent axis[DIL_RANK_MAX]; /* by rising step */
-  int64_t size;         /* of an element */
+  int64_t size;              /* of an element */
 } spread;
 
 static int by_step(const void *left, const void *right) {
@@ -22,18 +26,24 @@ static int by_step(const void *left, const void *right) {
   return (a->step > b->step) - (a->step < b->step);
 }
 
-static spread spread_of(const dil_tensor *t) {
-  spread s = {.size = (int64_t)dil_dtype_size(t->dtype)};
-  uintptr_t low = (uintptr_t)t->data, high = low;
+static byte_range bytes_of(const dil_tensor *t) {
+  int64_t size = (int64_t)dil_dtype_size(t->dtype);
+  uintptr_t low = (uintptr_t)t->data, high = low + (uintptr_t)size;
   for (int32_t i = 0; i < t->rank; i++) {
-    if (t->shape[i] < 2) continue;
-    int64_t step = t->stride[i] * s.size, reach = step * (t->shape[i] - 1);
+    int64_t reach = t->stride[i] * size * (t->shape[i] - 1);
     if (reach < 0) low += (uintptr_t)reach;
     else high += (uintptr_t)reach;
+  }
+  return (byte_range){low, high};
+}
+
+static spread spread_of(const dil_tensor *t) {
+  spread s = {.all = bytes_of(t), .size = (int64_t)dil_dtype_size(t->dtype)};
+  for (int32_t i = 0; i < t->rank; i++) {
+    if (t->shape[i] < 2) continue;
+    int64_t step = t->stride[i] * s.size;
     s.axis[s.count++] = (extent){t->shape[i], step < 0 ? -step : step};
   }
-  s.low = low;
-  s.high = high + (uintptr_t)s.size;
   qsort(s.axis, (size_t)s.count, sizeof *s.axis, by_step);
   return s;
 }
@@ -63,17 +73,19 @@ static int64_t reach_inside(const spread *s, int64_t pitch) {
 static bool apart_by(const spread *a, const spread *b, int64_t pitch) {
   int64_t in_a = reach_inside(a, pitch), in_b = reach_inside(b, pitch);
   if (in_a > pitch || in_b > pitch) return false;
-  uint64_t ahead = a->low <= b->low
-                       ? (uint64_t)(b->low - a->low) % (uint64_t)pitch
-                       : (uint64_t)pitch -
-                             (uint64_t)(a->low - b->low) % (uint64_t)pitch;
+  uintptr_t at_a = a->all.low, at_b = b->all.low;
+  uint64_t ahead =
+      at_a <= at_b
+          ? (uint64_t)(at_b - at_a) % (uint64_t)pitch
+          : (uint64_t)pitch - (uint64_t)(at_a - at_b) % (uint64_t)pitch;
   return (int64_t)ahead >= in_a && (int64_t)ahead + in_b <= pitch;
 }
 
 bool overlap_between(const dil_tensor *a, const dil_tensor *b) {
   if (dil_tensor_count(a) <= 0 || dil_tensor_count(b) <= 0) return false;
+  byte_range in_a = bytes_of(a), in_b = bytes_of(b);
+  if (in_a.high <= in_b.low || in_b.high <= in_a.low) return false;
   spread x = spread_of(a), y = spread_of(b);
-  if (x.high <= y.low || y.high <= x.low) return false;
   const spread *const both[] = {&x, &y};
   for (int32_t s = 0; s < 2; s++)
     for (int32_t i = 0; i < both[s]->count; i++) {

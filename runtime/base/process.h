@@ -1,4 +1,4 @@
-/* process.h - how a process of this host is. */
+/* process.h - the number of this process, and how another of this host is. */
 #ifndef DIL_RUNTIME_BASE_PROCESS_H
 #define DIL_RUNTIME_BASE_PROCESS_H
 
@@ -7,7 +7,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/types.h>
 #include <unistd.h>
+
+/* getpid() without a system call. A child of fork() has its own number; one of
+ * a bare clone() or _Fork() has that of its parent. */
+pid_t process_own(void);
 
 /* 'R', 'S', 'T' stopped, 'Z' ended but not waited for; 0: it is gone. */
 static inline char process_state(int pid) {

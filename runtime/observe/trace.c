@@ -8,6 +8,7 @@
 #include "log.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/file_limit.h"
+#include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +132,7 @@ static dil_status trace_append(void (*put)(FILE *, const void *),
   static const char end[] = "\n]}\n";
   char *text = NULL;
   size_t size = 0;
-  if (file < 0 || process != getpid()) return DIL_OK;
+  if (file < 0 || process != process_own()) return DIL_OK;
   FILE *out = open_memstream(&text, &size);
   if (out) put(out, what);
   if (out) fputs(end, out);
@@ -172,7 +173,7 @@ static void trace_leave(void *mine) {
 static void trace_open_once(void) {
   const char *text = environment_text("DIL_TRACE");
   if (!text) return;
-  process = getpid();
+  process = process_own();
   opened = trace_open_file(text);
   if (!opened && pthread_key_create(&key, trace_leave))
     opened = dil_fail(DIL_ENVIRONMENT, "no room for a trace in threads");
@@ -301,7 +302,7 @@ void dil_trace_name_thread(const char *name) {
 
 dil_status trace_flush(void) {
   dil_status status = DIL_OK;
-  if (!tracing() || process != getpid()) return DIL_OK;
+  if (!tracing() || process != process_own()) return DIL_OK;
   for (trace_buffer *b = atomic_load(&buffers); b; b = b->next) {
     pthread_mutex_lock(&b->lock);
     dil_status now = write_buffer(b);

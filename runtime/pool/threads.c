@@ -6,6 +6,7 @@
  * that took part in it, so a small run never waits for a sleeper. */
 #include "threads.h"
 #include "runtime/arch.h"
+#include "runtime/base/process.h"
 #include "runtime/base/processors.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/trace.h"
@@ -218,7 +219,7 @@ dil_status dil_threads_run(dil_threads *t, int64_t count,
     run_alone(count, work, context);
     return DIL_OK;
   }
-  if (t->process != getpid())
+  if (t->process != process_own())
     return dil_fail(DIL_USAGE, "this pool of threads was made before a fork; "
                     "make a new one in the child");
   if (busy_with == t)
@@ -277,7 +278,7 @@ static dil_threads *make_pool(int32_t asked) {
   }
   memset(t, 0, size);
   t->count = count;
-  t->process = getpid();
+  t->process = process_own();
   /* Spinning where threads outnumber processors takes time from the work. */
   t->spin = count <= processors_count() ? SPIN_NANOSECONDS : 0;
   pthread_mutex_init(&t->run, NULL);
@@ -302,7 +303,7 @@ dil_threads *dil_threads_hosted(int32_t asked, dil_parallel_hook parallel,
 
 void dil_threads_free(dil_threads *t) {
   if (!t) return;
-  if (t->process == getpid()) {
+  if (t->process == process_own()) {
     stop_workers(t);
     pthread_mutex_destroy(&t->run);
   }

@@ -3,6 +3,7 @@
  * Conversions are held to rounding done in float64 arithmetic, Philox to the
  * published known-answer vectors of its authors. */
 #include "runtime/base/module.h"
+#include "runtime/base/process.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/peak.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- status.c ------------------------------------------------------------ */
@@ -367,6 +369,27 @@ START_TEST(a_damaged_module_is_told) {
 }
 END_TEST
 
+/* Whether a child, and a child of `depth` generations below it, know their own
+ * numbers. */
+static bool children_know(int depth) {
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    _exit(process_own() == getpid() && (!depth || children_know(depth - 1)) ? 0
+                                                                           : 1);
+  }
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+         WEXITSTATUS(status) == 0;
+}
+
+START_TEST(each_process_knows_its_number) {
+  ck_assert_int_eq(process_own(), getpid());
+  ck_assert(children_know(2));
+  ck_assert_int_eq(process_own(), getpid());
+}
+END_TEST
+
 static Suite *runtime_suite(void) {
   Suite *suite = suite_create("runtime");
   TCase *status = tcase_create("status"), *tensor = tcase_create("tensor");
@@ -390,6 +413,7 @@ static Suite *runtime_suite(void) {
   tcase_add_test(host, threads_open_at_once);
   tcase_add_test(host, missing_modules_say_what_was_tried);
   tcase_add_test(host, a_damaged_module_is_told);
+  tcase_add_test(host, each_process_knows_its_number);
   suite_add_tcase(suite, host);
   suite_add_tcase(suite, status);
   suite_add_tcase(suite, tensor);
