@@ -21,6 +21,7 @@ typedef struct call {
   dil_arguments arguments;
   DLTensor *q, *k, *v, *o, *lse, *lengths, *inputs[INPUTS_MAX];
   PyObject *made_o, *made_lse; /* NULL: given, or not wanted */
+  int is_differentiable;       /* autograd must know of it */
 } call;
 
 static void call_begin(call *c) {
@@ -29,6 +30,7 @@ static void call_begin(call *c) {
   c->arguments = (dil_arguments)DIL_ARGUMENTS_INIT;
   c->q = c->k = c->v = c->o = c->lse = c->lengths = NULL;
   c->made_o = c->made_lse = NULL;
+  c->is_differentiable = 0;
 }
 
 static int call_add_rows(call *c, PyObject *const *rows) {
@@ -74,12 +76,14 @@ static int call_start(call *c, dil_kernel *kernel) {
   return status == DIL_OK;
 }
 
-/* False, True, or what was made; None stands for an lse that is not wanted. */
+/* False, True, or what was made, and True behind it where autograd must know;
+ * None stands for an lse that is not wanted. */
 static PyObject *call_result(call *c, int good) {
   PyObject *result = NULL;
   if (good && (c->made_o || c->made_lse))
-    result = PyTuple_Pack(2, c->made_o ? c->made_o : Py_None,
-                          c->made_lse ? c->made_lse : Py_None);
+    result = PyTuple_Pack(c->is_differentiable ? 3 : 2,
+                          c->made_o ? c->made_o : Py_None,
+                          c->made_lse ? c->made_lse : Py_None, Py_True);
   else if (good || !PyErr_Occurred())
     result = PyBool_FromLong(good);
   Py_XDECREF(c->made_o);
@@ -242,9 +246,9 @@ static int plan_kind(const call *c, PyObject *plan, kind *found) {
   return kind_find(PyLong_AsLongLong(plan), c->q, c->k, c->v, found);
 }
 
-/* The state of q, k, v and of the inputs, a tuple or a list. */
-static int plan_state(PyObject *const *rows, PyObject *inputs) {
-  int state = tensors_state(rows, 3);
+/* The worst state of the inputs, a tuple or a list. */
+static int inputs_state(PyObject *inputs) {
+  int state = MAY_GO;
   Py_ssize_t count = PySequence_Size(inputs);
   for (Py_ssize_t i = 0; i < count && state == MAY_GO; i++) {
     PyObject *input = PySequence_GetItem(inputs, i);
@@ -255,15 +259,16 @@ static int plan_state(PyObject *const *rows, PyObject *inputs) {
   return count < 0 ? IS_OTHER : state;
 }
 
-static PyObject *plan_run(call *c, const kind *found, PyObject *const *given) {
-  enum { INPUTS, LENGTHS, SCALE, SEED, TRAIN, WANTS_LSE };
+static PyObject *plan_run(call *c, const kind *found, PyObject *const *given,
+                          int wants_lse) {
+  enum { INPUTS, LENGTHS, SCALE, SEED, TRAIN };
   return call_result(
       c, view_add(&c->views, given[LENGTHS], &c->lengths) &&
              view_add_all(&c->views, given[INPUTS], c->inputs,
                           &c->arguments.input_count) &&
              plan_numbers(c, found, given[SCALE], given[SEED], given[TRAIN]) &&
              call_add_o(c, Py_None) &&
-             call_add_lse(c, given[WANTS_LSE] == Py_True ? Py_True : Py_None) &&
+             call_add_lse(c, wants_lse ? Py_True : Py_None) &&
              call_start(c, found->forward));
 }
 
@@ -276,13 +281,16 @@ static PyObject *module_attend(PyObject *self, PyObject *const *given,
   if (!is_count(count, ARGUMENTS)) return NULL;
   call_begin(&c);
   if (is_watched((int)PyLong_AsLong(given[WATCH])) ||
-      !call_add_rows(&c, given + Q) || !plan_kind(&c, given[PLAN], &found) ||
-      (given[WANTS_LSE] == Py_True && !found.has_lse))
+      !call_add_rows(&c, given + Q) || !plan_kind(&c, given[PLAN], &found))
     Py_RETURN_FALSE;
-  int state = plan_state(given + Q, given[INPUTS]);
-  if (state == MAY_GO) return plan_run(&c, &found, given + INPUTS);
-  return PyBool_FromLong(state == WANTS_GRADIENT && found.backward &&
-                         !PySequence_Size(given[INPUTS]));
+  int state = tensors_state(given + Q, 3);
+  int wants_lse = given[WANTS_LSE] == Py_True || state == WANTS_GRADIENT;
+  if (state == IS_OTHER || inputs_state(given[INPUTS]) != MAY_GO ||
+      (wants_lse && !found.has_lse) ||
+      (state == WANTS_GRADIENT && !found.backward))
+    Py_RETURN_FALSE;
+  c.is_differentiable = state == WANTS_GRADIENT;
+  return plan_run(&c, &found, given + INPUTS, wants_lse);
 }
 
 static PyObject *module_gradients(PyObject *self, PyObject *const *given,
@@ -343,8 +351,8 @@ static PyMethodDef methods[] = {
     {"forget", module_forget, METH_NOARGS, "forget what was learned"},
     {"attend", QUICK(module_attend),
      "attend(watch, plan, q, k, v, inputs, lengths, scale, seed, train, "
-     "wants_lse): o and lse; True where autograd must know of a call that goes "
-     "by a plan"},
+     "wants_lse): o and lse, and a third item where autograd must know of the "
+     "call"},
     {"gradients", QUICK(module_gradients),
      "gradients(watch, plan, d_o, dlse, q, k, v, o, lse, inputs, lengths, "
      "scale, seed, train, wanted): those that are wanted"},

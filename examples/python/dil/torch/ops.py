@@ -204,32 +204,35 @@ library.register_fake("dil::attention_backward", _fake_backward, lib=_library)
 
 
 class _Attention(torch.autograd.Function):
-    """keyset: that of the op; None: `attend` was called, without one."""
+    """made: o and lse, or the keyset of the op that makes them here, where
+    compilers that follow autograd see it. call: the plan, what the op takes
+    behind it, the layout, and whether lse is returned. Few arguments, since each
+    takes long beside a small call."""
 
     @staticmethod
-    def forward(ctx, keyset, plan, call, lies, q, k, v, *inputs):
-        lengths, scale, seed, train = call
-        if keyset is None:
-            made = lies.is_plain and _quick.attend(
-                _NOBODY, plan.number, q, k, v, inputs, *call, True)
-            o, lse = made or _run(q, k, v, inputs, plan, *call, True, lies)
-        else:
-            o, lse = _below(keyset, (q, k, v, inputs, plan.name, *call, *lies))
-        ctx.save_for_backward(q, k, v, o, lse, lengths, seed, lies.offsets_q,
-                              lies.offsets_k, *inputs)
-        ctx.call = plan, scale, train, lies.longest_q, lies.longest_k
+    def forward(ctx, made, call, q, k, v, *inputs):
+        plan, numbers, lies, gives_lse = call
+        if not isinstance(made, tuple):
+            made = _below(made, (q, k, v, inputs, plan.name, *numbers, *lies))
+        o, lse = made
+        lengths, _, seed, _ = numbers
+        ctx.save_for_backward(q, k, v, o, lse, lengths, seed, lies[0], lies[1],
+                              *inputs)
+        ctx.call = call
         ctx.set_materialize_grads(False)
+        if not gives_lse:
+            return o
         if not plan.has_lse:
             ctx.mark_non_differentiable(lse)
-        return o, lse
+        return made
 
     @staticmethod
-    def backward(ctx, grad_o, grad_lse):
+    def backward(ctx, grad_o, grad_lse=None):
         q, k, v, o, lse, lengths, seed, *offsets_inputs = ctx.saved_tensors
-        plan, scale, train, *longest = ctx.call
+        plan, (_, scale, _, train), lies, _ = ctx.call
         offsets, inputs = offsets_inputs[:2], offsets_inputs[2:]
         needs = ctx.needs_input_grad
-        wanted = needs[4:]
+        wanted = needs[2:]
         if grad_o is None and grad_lse is None:
             return (None,) * len(needs)
         made = (not torch.compiler.is_compiling() and grad_o is not None
@@ -242,10 +245,16 @@ class _Attention(torch.autograd.Function):
         if made is False:
             made = attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs,
                                       plan.name, lengths, scale, seed, train,
-                                      wanted, *offsets, *longest)
+                                      wanted, *offsets, lies.longest_q,
+                                      lies.longest_k)
         made = iter(made)
-        found = [next(made) if want else None for want in wanted]
-        return None, None, None, None, *found
+        return None, None, *(next(made) if want else None for want in wanted)
+
+
+def _apply(made, call, q, k, v, inputs):
+    """o, and lse or None, as autograd knows them."""
+    made = _Attention.apply(made, call, q, k, v, *inputs)
+    return made if call[-1] else (made, None)
 
 
 class _Gradients(torch.autograd.Function):
@@ -304,22 +313,27 @@ def _want_gradients(*tensors):
     return False
 
 
+def _known_to_autograd(made, call, q, k, v, inputs):
+    """What the quick way made, of which autograd must know where it says so."""
+    if len(made) == 2:
+        return made
+    return _apply(made[:2], call, q, k, v, inputs)
+
+
 def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
               train=False, *lies):
     known, lies = named(plan), Layout(*lies)
     call = lengths, scale, seed, train
     made = lies.is_plain and _quick.attend(_BELOW_AUTOCAST, known.number, q, k, v,
                                            inputs, *call, True)
-    if made is True:
-        return _Attention.apply(None, known, call, PLAIN, q, k, v)
     if made:
-        return made
+        return _known_to_autograd(made, (known, call, lies, True), q, k, v, inputs)
     _refuse_tangents(q, k, v, *inputs)
     if not _want_gradients(q, k, v, *inputs):
         return _below(keyset, (q, k, v, inputs, plan, *call, *lies))
     _check(q, k, v, inputs, known, lengths, lies)
     _refuse_gradients(q, k, v, inputs, known, lies)
-    return _Attention.apply(keyset, known, call, lies, q, k, v, *inputs)
+    return _apply(keyset, (known, call, lies, True), q, k, v, inputs)
 
 
 def _autograd_backward(keyset, grad_o, grad_lse, q, k, v, o, lse, inputs, *rest):
@@ -387,13 +401,14 @@ def _from_python(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
     """The op as Python calls it. The dispatcher converts each argument and
     result twice, which takes longer than a small kernel."""
     known = _plans.get(plan)
+    call = lengths, scale, seed, train
     made = (known and not lies and not named
-            and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, lengths,
-                              scale, seed, train, True))
-    if made and made is not True:
-        return made
-    return dispatched(q, k, v, inputs, plan, lengths, scale, seed, train, *lies,
-                      **named)
+            and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, *call,
+                              True))
+    if made:
+        return _known_to_autograd(made, (known, call, PLAIN, True), q, k, v,
+                                  inputs)
+    return dispatched(q, k, v, inputs, plan, *call, *lies, **named)
 
 
 attention._op = _from_python  # as PyTorch itself does for ops of tensors alone
@@ -408,13 +423,15 @@ def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
     call = lengths, scale, seed, train
     made = lies is PLAIN and _quick.attend(_EVERYBODY, known.number, q, k, v,
                                            inputs, *call, wants_lse)
-    if made is True:
-        return _Attention.apply(None, known, call, PLAIN, q, k, v)
     if made:
-        return made
+        return _known_to_autograd(made, (known, call, lies, wants_lse), q, k, v,
+                                  inputs)
     if not _is_plain(q, k, v, *inputs):
         return attention(q, k, v, inputs, plan, *call, *lies)
-    if not _want_gradients(q, k, v, *inputs):
-        return _run(q, k, v, tuple(inputs), known, *call, wants_lse, lies)
-    _refuse_gradients(q, k, v, inputs, known, lies)
-    return _Attention.apply(None, known, call, lies, q, k, v, *inputs)
+    wants = _want_gradients(q, k, v, *inputs)
+    if wants:
+        _refuse_gradients(q, k, v, inputs, known, lies)
+    made = _run(q, k, v, tuple(inputs), known, *call, wants or wants_lse, lies)
+    if not wants:
+        return made
+    return _apply(made, (known, call, lies, wants_lse), q, k, v, inputs)
