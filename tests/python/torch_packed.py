@@ -1,11 +1,13 @@
 """torch_packed.py - dil.torch on documents packed one after the other, on caches of
 pages, and on chosen blocks. Prints `ok NAME` or `not ok NAME` a test."""
 
+import contextlib
 import sys
 
+import numpy
 import torch
 
-from cases import fails, run_tests
+from cases import Skipped, fails, run_tests
 import dil
 import dil.torch
 
@@ -132,6 +134,120 @@ def test_chosen_blocks():
     expect([o, *torch.autograd.grad((o * weights).sum(), x)],
            [right, *torch.autograd.grad((right * weights).sum(), x)])
     fails("DIL_USAGE", "chooses no blocks", dil.torch.chosen_blocks, *x, CAUSAL)
+
+
+class OneWay:
+    """Calls by the extension alone, or at length alone."""
+
+    def __init__(self, by_extension):
+        self.quick, self.by_extension = dil._quick, by_extension
+        self.ways = {name: getattr(self.quick, name)
+                     for name in ("run", "backward", "attend", "gradients")}
+
+    def _only(self, way):
+        def call(*given):
+            made = way(*given)
+            assert made, "the extension did not take the call"
+            return made
+        return call
+
+    def __enter__(self):
+        for name, way in self.ways.items():
+            setattr(self.quick, name, self._only(way) if self.by_extension
+                    else lambda *given: False)
+
+    def __exit__(self, *error):
+        for name, way in self.ways.items():
+            setattr(self.quick, name, way)
+
+
+def in_both_ways(call):
+    """What both give, which is the same; a first call makes the kernels."""
+    call()
+    made = []
+    for by_extension in (True, False):
+        with OneWay(by_extension):
+            made.append(call())
+    assert all(map(torch.equal, *made))
+    return made[0]
+
+
+def test_the_way_does_not_matter():
+    """By the extension and at length: the same bits, of the op, of autograd and of
+    the host; the rows of the longest document may be left out."""
+    if not dil._quick.extension:
+        raise Skipped("the extension is not built")
+    x, name = tensors(), dil.torch.Plan(CAUSAL).name
+    kernel = dil.Program(CAUSAL).kernel(backward=True)
+    above = torch.randn(1, 48, 4, 16)
+    lies = {"offsets_q": int32(ROWS), "offsets_k": int32(KEYS)}
+
+    def autograd():
+        o = attention(*x, CAUSAL, **lies)
+        return o, *torch.autograd.grad(o, x, above)
+
+    def host(**more):
+        plain = [y.detach() for y in x]
+        o, lse = kernel(*plain, lse=True, **lies, **more)
+        return o, lse, *kernel.backward(above, *plain, o, lse, **lies,
+                                        **more).values()
+
+    def pages():
+        o, lse = attention(x[0][:, :1].detach(), *pool, CAUSAL, lse=True,
+                           pages=int32([[0, 1]]), lengths=int32([50]))
+        return o, lse
+
+    pool = [y[:, :64].detach().reshape(2, 32, 4, 16) for y in x[1:]]
+    right = in_both_ways(autograd)
+    found = in_both_ways(host)
+    assert torch.equal(found[0], right[0])
+    assert all(map(torch.equal, found[2:], right[1:]))
+    assert torch.equal(in_both_ways(lambda: host(longest_q=20, longest_k=25))[0],
+                       right[0])
+    bare = [y.detach() for y in x]
+    assert torch.equal(in_both_ways(lambda: op(
+        *bare, [], name, offsets_q=lies["offsets_q"],
+        offsets_k=lies["offsets_k"]))[0], right[0])
+    in_both_ways(pages)
+
+
+def test_both_ways_refuse_alike():
+    q, k, v = tensors(gradient=False)
+    pool = [y[:, :64].reshape(2, 32, 4, 16) for y in (k, v)]
+    at = {"offsets_q": int32(ROWS), "offsets_k": int32(KEYS)}
+    one = {"pages": int32([[0, 1]]), "lengths": int32([50])}
+    for words, rows, named in (
+            ("falls at element 2", (q, k, v),
+             {"offsets_q": int32([0, 30, 20]), "offsets_k": int32([0, 1, 2])}),
+            ("offsets_k has 4 elements", (q, k, v),
+             {**at, "offsets_k": int32(KEYS[:4])}),
+            ("longest_q", (q, k, v), {**at, "longest_q": 5}),
+            ("got -1", (q, k, v), {**at, "longest_k": -1}),
+            ("pages must be i32", (q[:, :1], *pool),
+             {**one, "pages": one["pages"].float()}),
+            ("pages want lengths", (q[:, :1], *pool), {"pages": one["pages"]}),
+            ("a call with pages has no gradients",
+             (q[:, :1].clone().requires_grad_(), *pool), one)):
+        for way in (contextlib.nullcontext(), OneWay(False)):
+            with way:
+                fails("DIL_USAGE", words, attention, *rows, CAUSAL, **named)
+
+
+def test_rows_of_the_longest_document_are_any_integer():
+    q, k, v = tensors(gradient=False)
+    right = attention(q, k, v, CAUSAL, offsets_q=ROWS, offsets_k=KEYS)
+    kernel = dil.Program(CAUSAL).kernel()
+    for kind in (int, torch.tensor, numpy.int64, numpy.array, numpy.uint8):
+        named = {"offsets_q": int32(ROWS), "offsets_k": int32(KEYS),
+                 "longest_q": kind(20), "longest_k": kind(25)}
+        assert torch.equal(attention(q, k, v, CAUSAL, **named), right)
+        assert torch.equal(kernel(q, k, v, **named), right)
+    for call in (kernel, lambda *x, **named: attention(*x, CAUSAL, **named)):
+        for wrong in (20.0, "20", torch.tensor(20.0), torch.tensor([20, 20])):
+            fails("DIL_USAGE", "longest_q must be an integer, got", call, q, k, v,
+                  offsets_q=ROWS, offsets_k=KEYS, longest_q=wrong)
+        fails("DIL_USAGE", "longest_q must be an integer of at most", call, q, k,
+              v, offsets_q=ROWS, offsets_k=KEYS, longest_q=2 ** 70)
 
 
 def test_mistakes_are_named():

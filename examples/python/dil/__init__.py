@@ -214,7 +214,8 @@ class _Views:
                 _tensors.as_int32("lengths", lengths, q, self.stream), "lengths")
         for name, x in lies.tensors():
             setattr(arguments, name, self.pointer(x, name))
-        arguments.longest_q, arguments.longest_k = lies.longest_q, lies.longest_k
+        arguments.longest_q = _layout.counted(lies.offsets_q, lies.longest_q)
+        arguments.longest_k = _layout.counted(lies.offsets_k, lies.longest_k)
         pointers = [self.pointer(x, "a list of blocks") for x in lists]
         arguments.selection = _c.array_of(_c.TensorPointer, len(lists))(*pointers)
         arguments.selection_count = len(lists)
@@ -330,24 +331,28 @@ class Kernel(_Owned):
         given = self._ordered(inputs) if inputs or self.input_names else ()
         call = (q, k, v, out, lse, lengths, given, train, seed,
                 self._scale(scale), stream)
-        if (selection or not offsets_q is offsets_k is longest_q is longest_k
-                is pages is None):
+        lies = None
+        if not offsets_q is offsets_k is longest_q is longest_k is pages is None:
             lies = self._lies(q, stream, offsets_q, offsets_k, longest_q,
                               longest_k, pages)
-            lists = self._lists(q, k) if selection else ()
-            o, sums = self._run_at_length(*call, lies, lists)
-            made = (o,) if lse is None else (o, sums)
-            if selection:
-                made += (list(zip(lists[::2], lists[1::2])),)
-            return made if len(made) > 1 else o
+        if selection:
+            return self._with_selection(call, lies)
         made = (_quick.is_quick(type(q))
                 and _tensors.is_direct(q, k, v, out, *given)
-                and _quick.run(self._handle, *call)
-                or self._run_at_length(*call))
+                and _quick.run(self._handle, *call, lies)
+                or self._run_at_length(*call, lies))
         if made is not True:
             out = out if out is not None else made[0]
             lse = made[1] if lse is True else lse
         return out if lse is None else (out, lse)
+
+    def _with_selection(self, call, lies):
+        """o, lse where it is wanted, and pairs of lists."""
+        q, k, _, _, lse, *_ = call
+        lists = self._lists(q, k)
+        o, sums = self._run_at_length(*call, lies, lists)
+        chosen = list(zip(lists[::2], lists[1::2]))
+        return (o, chosen) if lse is None else (o, sums, chosen)
 
     def _lists(self, q, k):
         """For the blocks that a call chooses: rows and cols of each choice."""
@@ -360,7 +365,7 @@ class Kernel(_Owned):
                 for i in range(self._list_count)]
 
     def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
-                       stream, lies=_layout.PLAIN, lists=()):
+                       stream, lies=None, lists=()):
         """o and lse, which are made where they are None and True."""
         _must_be_rows("q", q)
         if o is None:
@@ -370,7 +375,7 @@ class Kernel(_Owned):
                                 "float32")
         views = _Views(self, stream)
         arguments = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
-                                    scale, lies, lists)
+                                    scale, lies or _layout.PLAIN, lists)
         _must(_c.kernel_run(self._handle, ctypes.addressof(arguments)))
         return o, lse
 
@@ -408,10 +413,9 @@ class Kernel(_Owned):
                 self._scale(scale), stream)
         lies = self._lies(q, stream, offsets_q, offsets_k, longest_q, longest_k,
                           None)
-        found = (lies.is_plain and _quick.is_quick(type(q))
-                 and self.has_backward
+        found = (_quick.is_quick(type(q)) and self.has_backward
                  and _tensors.is_direct(d_o, dlse, q, k, v, o, lse, *ordered)
-                 and _quick.backward(self._handle, d_o, dlse, *call, asked))
+                 and _quick.backward(self._handle, d_o, dlse, *call, asked, lies))
         names = [name for name, x in zip(named, asked) if x is not None]
         if found is not False:
             return dict(zip(names, found))

@@ -117,10 +117,10 @@ static int is_stream_current(const call *c) {
 
 static PyObject *module_run(PyObject *self, PyObject *const *given,
                             Py_ssize_t count) {
-  enum { KERNEL, Q, K, V, O, LSE, LENGTHS, INPUTS, TRAIN, ARGUMENTS = 12 };
+  enum { KERNEL, Q, K, V, O, LSE, LENGTHS, INPUTS, TRAIN, LIES = 12 };
   call c;
   (void)self;
-  if (!is_count(count, ARGUMENTS)) return NULL;
+  if (!is_count(count, LIES + 1)) return NULL;
   dil_kernel *kernel = PyLong_AsVoidPtr(given[KERNEL]);
   call_begin(&c);
   if (!kernel || !read_numbers(given + TRAIN, &c.arguments)) return NULL;
@@ -130,6 +130,7 @@ static PyObject *module_run(PyObject *self, PyObject *const *given,
               view_add_all(&c.views, given[INPUTS], c.inputs,
                            &c.arguments.input_count) &&
               seed_add(&c.views, given[TRAIN + 1], c.q, &c.arguments) &&
+              layout_add(&c.views, given[LIES], &c.arguments) &&
               is_stream_current(&c) && call_add_o(&c, given[O]) &&
               call_add_lse(&c, given[LSE]) && call_start(&c, kernel));
 }
@@ -215,9 +216,10 @@ enum { CALL_TENSORS = 9 };
 static PyObject *module_backward(PyObject *self, PyObject *const *given,
                                  Py_ssize_t count) {
   enum { KERNEL, TENSORS, TRAIN = TENSORS + CALL_TENSORS, WANTED = TRAIN + 4 };
+  enum { LIES = WANTED + 1 };
   gradients g;
   (void)self;
-  if (!is_count(count, WANTED + 1)) return NULL;
+  if (!is_count(count, LIES + 1)) return NULL;
   dil_kernel *kernel = PyLong_AsVoidPtr(given[KERNEL]);
   call_begin(&g.c);
   g.made = NULL;
@@ -225,6 +227,7 @@ static PyObject *module_backward(PyObject *self, PyObject *const *given,
   return gradients_result(
       &g, gradients_add_call(&g, given + TENSORS) &&
               seed_add(&g.c.views, given[TRAIN + 1], g.c.q, &g.c.arguments) &&
+              layout_add(&g.c.views, given[LIES], &g.c.arguments) &&
               is_stream_current(&g.c) && gradients_add(&g, given[WANTED]) &&
               gradients_start(&g, kernel));
 }
@@ -261,12 +264,14 @@ static int inputs_state(PyObject *inputs) {
 
 static PyObject *plan_run(call *c, const kind *found, PyObject *const *given,
                           int wants_lse) {
-  enum { INPUTS, LENGTHS, SCALE, SEED, TRAIN };
+  enum { INPUTS, LENGTHS, SCALE, SEED, TRAIN, LIES = TRAIN + 2 };
   return call_result(
       c, view_add(&c->views, given[LENGTHS], &c->lengths) &&
              view_add_all(&c->views, given[INPUTS], c->inputs,
                           &c->arguments.input_count) &&
              plan_numbers(c, found, given[SCALE], given[SEED], given[TRAIN]) &&
+             layout_add(&c->views, given[LIES], &c->arguments) &&
+             !(c->is_differentiable && c->arguments.pages) &&
              call_add_o(c, Py_None) &&
              call_add_lse(c, wants_lse ? Py_True : Py_None) &&
              call_start(c, found->forward));
@@ -274,7 +279,7 @@ static PyObject *plan_run(call *c, const kind *found, PyObject *const *given,
 
 static PyObject *module_attend(PyObject *self, PyObject *const *given,
                                Py_ssize_t count) {
-  enum { WATCH, PLAN, Q, INPUTS = 5, WANTS_LSE = 10, ARGUMENTS };
+  enum { WATCH, PLAN, Q, INPUTS = 5, WANTS_LSE = 10, LIES, ARGUMENTS };
   call c;
   kind found;
   (void)self;
@@ -296,7 +301,7 @@ static PyObject *module_attend(PyObject *self, PyObject *const *given,
 static PyObject *module_gradients(PyObject *self, PyObject *const *given,
                                   Py_ssize_t count) {
   enum { WATCH, PLAN, TENSORS, SCALE = TENSORS + CALL_TENSORS };
-  enum { SEED = SCALE + 1, TRAIN, WANTED, ARGUMENTS };
+  enum { SEED = SCALE + 1, TRAIN, WANTED, LIES, ARGUMENTS };
   gradients g;
   kind found;
   (void)self;
@@ -311,6 +316,8 @@ static PyObject *module_gradients(PyObject *self, PyObject *const *given,
                                   found.backward &&
                                   plan_numbers(&g.c, &found, given[SCALE],
                                                given[SEED], given[TRAIN]) &&
+                                  layout_add(&g.c.views, given[LIES],
+                                             &g.c.arguments) &&
                                   gradients_add(&g, given[WANTED]) &&
                                   gradients_start(&g, found.backward));
 }
@@ -338,11 +345,11 @@ static PyMethodDef methods[] = {
     {"use", module_use, METH_VARARGS, "use(type, its exchange table)"},
     {"run", QUICK(module_run),
      "run(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale, "
-     "stream): o None and lse True are made"},
+     "stream, layout): o None and lse True are made"},
     {"backward", QUICK(module_backward),
      "backward(kernel, d_o, dlse, q, k, v, o, lse, inputs, lengths, train, "
-     "seed, scale, stream, wanted): the gradients that are wanted, of which "
-     "True are made"},
+     "seed, scale, stream, wanted, layout): the gradients that are wanted, of "
+     "which True are made"},
     {"watch", module_watch, METH_O,
      "watch((is_grad_enabled, is_autocast_enabled, others...))"},
     {"learn", module_learn, METH_VARARGS,
@@ -351,11 +358,11 @@ static PyMethodDef methods[] = {
     {"forget", module_forget, METH_NOARGS, "forget what was learned"},
     {"attend", QUICK(module_attend),
      "attend(watch, plan, q, k, v, inputs, lengths, scale, seed, train, "
-     "wants_lse): o and lse, and a third item where autograd must know of the "
-     "call"},
+     "wants_lse, layout): o and lse, and a third item where autograd must know "
+     "of the call"},
     {"gradients", QUICK(module_gradients),
      "gradients(watch, plan, d_o, dlse, q, k, v, o, lse, inputs, lengths, "
-     "scale, seed, train, wanted): those that are wanted"},
+     "scale, seed, train, wanted, layout): those that are wanted"},
     {0}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT,
                                     "_call",

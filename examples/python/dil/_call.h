@@ -26,7 +26,7 @@ enum { INPUTS_MAX = 64 };
 typedef struct views {
   const exchange_table *table;
   int count;
-  DLTensor tensor[12 + 2 * INPUTS_MAX];
+  DLTensor tensor[15 + 2 * INPUTS_MAX];
 } views;
 
 /* use(type, capsule): whether tensors of this type are taken from now on. */
@@ -43,6 +43,10 @@ int current_stream(const views *v, const DLDevice *device, void **stream);
 /* The seed of a call, a number or a tensor of one. The call takes a tensor on
  * the device of q; one of the processor's is read here. 0: neither. */
 int seed_add(views *v, PyObject *seed, const DLTensor *q, dil_arguments *a);
+/* How the rows of a call lie: None, or the tuple of dil/_layout.py, of which the
+ * end may be missing. What processors can count themselves is counted here: the
+ * rows of the longest document, where they are 0. */
+int layout_add(views *v, PyObject *lies, dil_arguments *a);
 
 /* ---- the kernels of plans (_call_kinds.c) -------------------------------- */
 

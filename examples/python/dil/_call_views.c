@@ -101,3 +101,53 @@ int seed_add(views *v, PyObject *seed, const DLTensor *q, dil_arguments *a) {
          sizeof a->seed);
   return 1;
 }
+
+/* ---- how rows lie -------------------------------------------------------- */
+
+/* What was said; where it is 0, the longest document of offsets that a processor
+ * may read. dil checks them. */
+static int64_t longest_of(const DLTensor *offsets, int64_t said) {
+  if (said || !offsets || !offsets->data ||
+      offsets->device.device_type != kDLCPU || offsets->ndim != 1 ||
+      offsets->dtype.code != kDLInt || offsets->dtype.bits != 32 ||
+      (offsets->strides && *offsets->strides != 1))
+    return said;
+  const int32_t *at = (const void *)((const char *)offsets->data +
+                                     offsets->byte_offset);
+  for (int64_t i = 0; i + 1 < *offsets->shape; i++)
+    if ((int64_t)at[i + 1] - at[i] > said) said = (int64_t)at[i + 1] - at[i];
+  return said;
+}
+
+/* 0 where this item is no number of rows, which the long way says. */
+static int rows_add(PyObject *lies, Py_ssize_t index, int64_t *rows) {
+  *rows = 0;
+  if (index >= PyTuple_Size(lies)) return 1;
+  *rows = PyLong_AsLongLong(PyTuple_GetItem(lies, index));
+  if (!PyErr_Occurred()) return 1;
+  PyErr_Clear();
+  return 0;
+}
+
+static int lie_add(views *v, PyObject *lies, Py_ssize_t index,
+                   const DLTensor **tensor) {
+  DLTensor *view = NULL;
+  int good = index >= PyTuple_Size(lies) ||
+             view_add(v, PyTuple_GetItem(lies, index), &view);
+  *tensor = view;
+  return good;
+}
+
+int layout_add(views *v, PyObject *lies, dil_arguments *a) {
+  enum { OFFSETS_Q, OFFSETS_K, LONGEST_Q, LONGEST_K, PAGES };
+  if (lies == Py_None) return 1;
+  if (!PyTuple_Check(lies) || !lie_add(v, lies, OFFSETS_Q, &a->offsets_q) ||
+      !lie_add(v, lies, OFFSETS_K, &a->offsets_k) ||
+      !rows_add(lies, LONGEST_Q, &a->longest_q) ||
+      !rows_add(lies, LONGEST_K, &a->longest_k) ||
+      !lie_add(v, lies, PAGES, &a->pages))
+    return 0;
+  a->longest_q = longest_of(a->offsets_q, a->longest_q);
+  a->longest_k = longest_of(a->offsets_k, a->longest_k);
+  return 1;
+}

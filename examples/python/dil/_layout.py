@@ -3,6 +3,7 @@
 dil takes, with the rows of the longest document where the host can look.
 """
 
+import operator
 from typing import NamedTuple
 
 from ._c import Error
@@ -14,12 +15,6 @@ class Layout(NamedTuple):
     longest_q: int = 0
     longest_k: int = 0
     pages: object = None
-
-    @property
-    def is_plain(self):
-        given = self.offsets_q, self.offsets_k, self.pages
-        return (all(x is None for x in given)
-                and not self.longest_q and not self.longest_k)
 
     def offsets(self):
         """Of a packed call, as the argument names of dil's host."""
@@ -34,20 +29,36 @@ class Layout(NamedTuple):
 
 
 PLAIN = Layout()
+_MOST = 2 ** 63 - 1  # rows
 
 
-def _longest(name, offsets):
-    """The rows of the longest document; dil says what is wrong with offsets."""
-    if isinstance(offsets, (list, tuple, range)):
-        return max((b - a for a, b in zip(offsets, offsets[1:])), default=0)
-    if getattr(offsets, "is_cuda", False):
-        raise Error("DIL_USAGE", f"{name}, the rows of the longest document, must "
-                    "be given where offsets are on a GPU: the host does not look "
-                    "at them there")
+def counted(offsets, said):
+    """The rows of the longest document: 0 stands for those of the offsets, where
+    a processor may read them. dil says what is wrong with offsets."""
     shape = getattr(offsets, "shape", ())
-    if len(shape) != 1 or shape[0] < 2:
+    if (said or getattr(offsets, "is_cuda", False) or len(shape) != 1
+            or shape[0] < 2):
+        return said
+    return max(0, int((offsets[1:] - offsets[:-1]).max()))
+
+
+def _longest(name, offsets, said):
+    """What was said, which may be a tensor of one integer; 0: see counted."""
+    if said is None:
+        if getattr(offsets, "is_cuda", False):
+            raise Error("DIL_USAGE", f"{name}, the rows of the longest document, "
+                        "must be given where offsets are on a GPU: the host does "
+                        "not look at them there")
         return 0
-    return int((offsets[1:] - offsets[:-1]).max())
+    try:
+        rows = said if isinstance(said, int) else operator.index(said)
+    except TypeError:
+        raise Error("DIL_USAGE", f"{name} must be an integer, got {said!r}"
+                    ) from None
+    if rows > _MOST:
+        raise Error("DIL_USAGE", f"{name} must be an integer of at most {_MOST}, "
+                    f"got {rows}")
+    return rows
 
 
 def layout(convert, offsets_q, offsets_k, longest_q, longest_k, pages):
@@ -58,11 +69,8 @@ def layout(convert, offsets_q, offsets_k, longest_q, longest_k, pages):
             if given is not None:
                 raise Error("DIL_USAGE", f"{name} is given, and offsets_q is not")
         return PLAIN if pages is None else Layout(pages=convert("pages", pages))
-    if longest_q is None:
-        longest_q = _longest("longest_q", offsets_q)
-    if longest_k is None:
-        longest_k = 0 if offsets_k is None else _longest("longest_k", offsets_k)
+    longest = (_longest("longest_q", offsets_q, longest_q),
+               _longest("longest_k", offsets_k, longest_k))
     return Layout(convert("offsets_q", offsets_q),
                   None if offsets_k is None else convert("offsets_k", offsets_k),
-                  longest_q, longest_k,
-                  None if pages is None else convert("pages", pages))
+                  *longest, None if pages is None else convert("pages", pages))

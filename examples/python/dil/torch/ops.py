@@ -121,8 +121,9 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
             inputs, train, _seed(q, seed),
             kernel._scale(scale),
             _stream(q) if q.is_cuda else None)
-    made = (lies.is_plain and _quick.is_quick(type(q))
-            and _quick.run(kernel._handle, *call))
+    made = (_quick.is_quick(type(q))
+            and _quick.run(kernel._handle, *call,
+                           None if lies is PLAIN else lies))
     if not made:
         _check(q, k, v, inputs, plan, lengths, lies)
         with torch.no_grad():  # autograd is above
@@ -132,13 +133,17 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
     return made
 
 
+def _layout_of(lies):
+    return Layout(*lies) if lies else PLAIN
+
+
 def _attention(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
                train=False, *lies):
-    plan, lies = named(plan), Layout(*lies)
-    made = lies.is_plain and _quick.attend(_NOBODY, plan.number, q, k, v, inputs,
-                                           lengths, scale, seed, train, True)
+    plan = named(plan)
+    made = _quick.attend(_NOBODY, plan.number, q, k, v, inputs, lengths, scale,
+                         seed, train, True, lies)
     return made or _run(q, k, v, tuple(inputs), plan, lengths, scale, seed,
-                        train, True, lies)
+                        train, True, _layout_of(lies))
 
 
 def _fake(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
@@ -165,11 +170,11 @@ def _as_kernels_want(plan, grad_o, grad_lse, o, lse):
 
 def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
                         scale, seed, train, wanted, *lies):
-    plan, lies = named(plan), Layout(*lies)
+    plan = named(plan)
     grad_o, grad_lse, lse = _as_kernels_want(plan, grad_o, grad_lse, o, lse)
-    found = lies.is_plain and _quick.gradients(
+    found = _quick.gradients(
         _NOBODY, plan.number, grad_o, grad_lse, q, k, v, o, lse, inputs, lengths,
-        scale, seed, train, wanted)
+        scale, seed, train, wanted, lies)
     if found is not False:
         return found
     made = _empty_gradients(q, k, v, inputs, wanted)
@@ -184,7 +189,7 @@ def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths
             out=dict(zip(names, made)), lengths=lengths,
             train=train, seed=_seed(q, seed),
             scale=scale, stream=_stream(q) if q.is_cuda else None,
-            **lies.offsets())
+            **_layout_of(lies).offsets())
     return made
 
 
@@ -237,11 +242,10 @@ class _Attention(torch.autograd.Function):
             return (None,) * len(needs)
         made = (not torch.compiler.is_compiling() and grad_o is not None
                 and grad_o.stride(-1) == 1 and grad_lse is None
-                and offsets[0] is None
                 and _quick.gradients(
                     _BELOW_AUTOCAST, plan.number, grad_o, None, q, k, v, o,
                     lse if plan.has_lse else None, inputs, lengths, scale, seed,
-                    train, wanted))
+                    train, wanted, lies))
         if made is False:
             made = attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs,
                                       plan.name, lengths, scale, seed, train,
@@ -322,10 +326,10 @@ def _known_to_autograd(made, call, q, k, v, inputs):
 
 def _autograd(keyset, q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
               train=False, *lies):
-    known, lies = named(plan), Layout(*lies)
+    known, lies = named(plan), _layout_of(lies)
     call = lengths, scale, seed, train
-    made = lies.is_plain and _quick.attend(_BELOW_AUTOCAST, known.number, q, k, v,
-                                           inputs, *call, True)
+    made = _quick.attend(_BELOW_AUTOCAST, known.number, q, k, v, inputs, *call,
+                         True, lies)
     if made:
         return _known_to_autograd(made, (known, call, lies, True), q, k, v, inputs)
     _refuse_tangents(q, k, v, *inputs)
@@ -402,12 +406,12 @@ def _from_python(q, k, v, inputs, plan, lengths=None, scale=None, seed=None,
     result twice, which takes longer than a small kernel."""
     known = _plans.get(plan)
     call = lengths, scale, seed, train
-    made = (known and not lies and not named
+    made = (known and not named
             and _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, *call,
-                              True))
+                              True, lies))
     if made:
-        return _known_to_autograd(made, (known, call, PLAIN, True), q, k, v,
-                                  inputs)
+        return _known_to_autograd(made, (known, call, _layout_of(lies), True), q,
+                                  k, v, inputs)
     return dispatched(q, k, v, inputs, plan, *call, *lies, **named)
 
 
@@ -421,8 +425,8 @@ def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
         return attention(q, k, v, inputs, plan, lengths, scale, seed, train, *lies)
     known = named(plan)
     call = lengths, scale, seed, train
-    made = lies is PLAIN and _quick.attend(_EVERYBODY, known.number, q, k, v,
-                                           inputs, *call, wants_lse)
+    made = _quick.attend(_EVERYBODY, known.number, q, k, v, inputs, *call,
+                         wants_lse, None if lies is PLAIN else lies)
     if made:
         return _known_to_autograd(made, (known, call, lies, wants_lse), q, k, v,
                                   inputs)

@@ -203,9 +203,9 @@ class _Attend(torch.autograd.Function):
 class Ring:
     """One sequence on the processes of a group.
 
-    `plan`: what attention() takes; None where each call names one. `topology`: the name of one in the plan's
-    file, whose ring has as many ranks as the group has processes; without a name
-    `layout` ("contiguous", "zigzag" or "striped") and `exchange` ("ring" or
+    `plan`: what attention() takes; None where each call names one. `topology`: the
+    name of one in the plan's file, whose ring has as many ranks as the group has
+    processes; without a name `layout` ("contiguous", "zigzag" or "striped") and `exchange` ("ring" or
     "gather") say how rows are dealt out and travel. `timeout`: seconds that a
     wait for another process may take; the topology's, or 60, where it is not
     given. All processes make their Ring together.
