@@ -244,6 +244,86 @@ def is_silent():
     torch.distributed.barrier()
 
 
+def alone(words, timeout=2):
+    """A ring that this process makes alone is a named error, and soon."""
+    from dil.torch import Ring
+    began = time.monotonic()
+    fails("DIL_ENVIRONMENT", words, Ring, GQA, timeout=timeout)
+    assert time.monotonic() - began < SOON, words
+
+
+def late_rings():
+    """A ring of one process alone is refused, whichever it is, and rings that all
+    make afterwards are theirs, whatever was made alone before."""
+    from dil.torch import Ring
+    slopes = {"t": torch.tensor([0.1, 0.2, 0.3, 0.4])}
+    rank, barrier = torch.distributed.get_rank(), torch.distributed.barrier
+    for turn in range(2):
+        if rank == 0:
+            alone("rank 1 is silent: it has not come to make the ring within 2 s")
+        barrier()
+        if rank == 1:
+            alone("rank 0 is silent: it has not opened the ring within 2 s")
+            alone("rank 0 is silent")
+        barrier()
+        rings = [Ring(GQA), Ring(GQA, layout="zigzag")]
+        for ring in rings[::-1]:
+            agrees(ring, GQA, slopes)
+    time.sleep(rank)  # not together, and within the time
+    agrees(Ring(GQA, timeout=10), GQA, slopes)
+
+
+def three_come():
+    """Those who came hear from rank 0 which rank did not."""
+    from dil.torch import Ring
+    rank = torch.distributed.get_rank()
+    if rank != 1:
+        time.sleep(rank / 4)  # rank 0 gives up first
+        alone("rank 1 is silent: it has not come to make the ring")
+    torch.distributed.barrier()
+    ring = Ring(MEAN)
+    agrees(ring, MEAN, {}, heads=2, kv=2, dim=8)
+
+
+def nothing_stays():
+    """What ended rings said leaves the store."""
+    import gc
+    from dil.torch import Ring
+    store = torch.distributed.group.WORLD.get_group_store()
+    t, rank = {"t": torch.zeros(4)}, torch.distributed.get_rank()
+    for _ in range(3):
+        ring = Ring(GQA)
+        own = [ring.shard(x) for x in tensors()[:3]]
+        ring.attention(*own, inputs=t)
+        fails("DIL_USAGE", "length must be the same", ring.attention, *own,
+              inputs=t, length=101 + 2 * rank)
+    del ring, own
+    gc.collect()
+    torch.distributed.barrier()
+    left = [key for key in store.list_keys() if "dil ring" in str(key)]
+    assert not left, left
+
+
+def store_goes():
+    """The end of the process that holds the store is a named error."""
+    from dil.torch import Ring
+    ring = Ring(GQA, timeout=5)
+    torch.distributed.barrier()
+    if torch.distributed.get_rank() == 0:
+        os._exit(0)
+    own = [ring.shard(x) for x in tensors()[:3]]
+    for call in (lambda: ring.attention(*own, inputs={"t": torch.zeros(4)}),
+                 lambda: Ring(GQA, timeout=5)):
+        try:
+            call()
+        except dil.Error as error:
+            assert error.status == "DIL_ENVIRONMENT", error
+            assert "is gone" in str(error) or "is silent" in str(error), error
+        else:
+            raise AssertionError("nothing was raised")
+    os._exit(0)
+
+
 def wants_alone(ring, own, inputs):
     """Gradients on one process alone; the other goes on."""
     rank = torch.distributed.get_rank()
@@ -268,16 +348,16 @@ def trains():
 # ---- beside them --------------------------------------------------------------
 
 
-def start(name):
-    """Two processes that run a function of this file."""
+def start(name, ranks=2):
+    """Processes that run a function of this file."""
     with tempfile.TemporaryDirectory() as folder:
         made = [subprocess.Popen(
             [sys.executable, os.path.abspath(__file__), name],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2",
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks),
                  "MASTER_ADDR": "127.0.0.1", "DIL_CACHE_DIR": folder,
                  "MASTER_PORT": str(20000 + os.getpid() % 12000),
                  "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+            stderr=subprocess.STDOUT, text=True) for rank in range(ranks)]
         said = [x.communicate(timeout=240)[0] for x in made]
     assert all(x.returncode == 0 for x in made), "\n".join(said)[-3000:]
 
@@ -316,6 +396,22 @@ def test_a_patch_refuses_by_name():
 
 def test_a_silent_process_is_named():
     start("is_silent")
+
+
+def test_rings_made_late_or_alone_are_refused_and_no_end():
+    start("late_rings")
+
+
+def test_who_came_hears_of_who_did_not():
+    start("three_come", ranks=3)
+
+
+def test_ended_rings_leave_nothing():
+    start("nothing_stays")
+
+
+def test_the_end_of_the_store_is_named():
+    start("store_goes")
 
 
 def test_training_follows_one_process():

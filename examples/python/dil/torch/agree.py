@@ -2,12 +2,14 @@
 
 In: what this process is about to do, or why it cannot. Out: all are about to do
 the same; else an error on each that names the process and the difference. The
-words go through a store on the host of rank 0, with a timeout of the ring's own:
-a collective of the process group would wait as long as the group does, and come
-amid other collectives.
+words go through the store of the process group, by a connection and with a
+timeout of the ring's own: a collective of the group would wait as long as the
+group does, and come amid other collectives.
 """
 
+import contextlib
 import datetime
+import itertools
 import json
 import os
 import socket
@@ -18,13 +20,54 @@ import torch.distributed as dist
 from dil import Error
 
 
+def _unreachable(text):
+    return Error("DIL_ENVIRONMENT", text)
+
+
+@contextlib.contextmanager
+def _asking(what):
+    """Errors of the store as those of dil; `what` could not be done."""
+    try:
+        yield
+    except dist.DistNetworkError as problem:
+        raise _unreachable("the store of the process group is gone, and with it "
+                           f"the process that holds it: {what}") from problem
+    except (OSError, RuntimeError) as problem:
+        raise _unreachable(f"{what}: {problem}") from problem
+
+
+def _store_of(group):
+    """A connection of its own to the group's store."""
+    with _asking("a ring's processes cannot agree"):
+        store = getattr(group, "get_group_store", lambda: None)()
+        if store is not None:
+            store.check(["dil ring"])  # a lost one would be sought for long
+            store = store.clone()
+    if store is None:
+        raise _unreachable("the process group has no store, by which a ring's "
+                           "processes agree: make it with the backend gloo or "
+                           "nccl, of PyTorch 2.11 or later")
+    return store
+
+
 def _host(group):
-    """This host, as the other processes may reach it."""
-    if dist.get_rank() == 0 and os.environ.get("MASTER_ADDR"):
-        return os.environ["MASTER_ADDR"]
+    """This host, as the other processes may reach it: its address on the way to
+    the host that all know; else its name."""
     if dist.get_world_size(group) == 1:
         return "127.0.0.1"
-    return socket.gethostname()
+    known = os.environ.get("MASTER_ADDR")
+    if not known:
+        return socket.gethostname()
+    if dist.get_rank() == 0:
+        return known
+    try:
+        kind, *_, place = socket.getaddrinfo(known, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)  # sends nothing
+            return probe.getsockname()[0]
+    except OSError as problem:
+        raise _unreachable(f"this host has no way to MASTER_ADDR {known}: "
+                           f"{problem}") from problem
 
 
 def _free_port():
@@ -62,88 +105,144 @@ def _as_error(problem):
     return {"error": f"{type(problem).__name__}: {problem}", "status": "DIL_USAGE"}
 
 
-_GONE = ("the place where the ring's processes agree is gone, and rank 0 with it")
+# ---- coming together ----------------------------------------------------------
+
+_names = itertools.count()               # of the rings that this process opens
+_come = weakref.WeakKeyDictionary()      # of groups: how often each rank has come
 
 
-class _Place:
-    """Where the processes of a group agree: a store on the host of rank 0, which
-    lives as long as the group. All come here together when they make their
-    first ring."""
+class _Door:
+    """Rank 0 opens a ring and names it, when all have come to make it. A process
+    that nobody joined goes again, so that it is never taken for one that comes to
+    a later ring."""
 
-    def __init__(self, group, wait):
-        self.host, self.rings = _host(group), 0
-        place = [None]
-        if dist.get_rank(group) == 0:
-            try:
-                self.store = dist.TCPStore(self.host, 0, is_master=True,
-                                           wait_for_workers=False, timeout=wait)
-                place = [(self.host, self.store.port)]
-            except (OSError, RuntimeError) as problem:
-                place = [f"rank 0 cannot open a store at {self.host}: {problem}"]
-        dist.broadcast_object_list(place, group=group,
-                                   src=dist.get_global_rank(group, 0))
-        if isinstance(place[0], str):  # on all ranks
-            raise Error("DIL_ENVIRONMENT", place[0])
-        if dist.get_rank(group):
-            self.store = dist.TCPStore(*place[0], is_master=False,
-                                       wait_for_workers=False, timeout=wait)
+    def __init__(self, store, group):
+        self._store = store
+        self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._times = _come.setdefault(group, dict.fromkeys(range(self._ranks), 0))
+
+    def _key(self, what, rank):
+        return f"dil ring/{what}/{rank}/{self._times[rank]}"
+
+    def _told(self, rank, **word):
+        self._store.set(self._key("named", rank), json.dumps(word))
+        self._times[rank] += 1
+
+    def open(self, timeout):
+        """On rank 0."""
+        name, others = str(next(_names)), range(1, self._ranks)
+        coming = {rank: self._key("come", rank) for rank in others}
+        try:
+            if coming:
+                self._store.wait(list(coming.values()),
+                                 datetime.timedelta(seconds=timeout))
+        except dist.DistStoreError:
+            here = [r for r in others if self._store.check([coming[r]])]
+            absent = ", ".join(str(r) for r in others if r not in here)
+            text = (f"rank {absent} is silent: it has not come to make the ring "
+                    f"within {timeout:g} s")
+            for rank in here:
+                self._told(rank, error=text)
+            raise _unreachable(text) from None
+        for rank in others:
+            self._told(rank, name=name)
+        return name
+
+    def come(self, timeout):
+        """On any other rank."""
+        mine, named = (self._key(x, self._rank) for x in ("come", "named"))
+        self._store.set(mine, "")
+        try:
+            self._store.wait([named], datetime.timedelta(seconds=timeout))
+        except dist.DistStoreError:
+            self._store.delete_key(mine)
+            if not self._store.check([named]):
+                raise _unreachable(
+                    f"rank 0 is silent: it has not opened the ring within "
+                    f"{timeout:g} s, or waits for another rank") from None
+        word = json.loads(self._store.get(named))
+        self._times[self._rank] += 1
+        for key in (mine, named):
+            self._store.delete_key(key)
+        if "error" in word:
+            raise _unreachable(word["error"])
+        return word["name"]
 
 
-_places = weakref.WeakKeyDictionary()  # of groups
+def _leave(store, place, rank, ranks, mine):
+    """A ring has ended in this process. The last to leave takes with it what its
+    processes have left in the store, since others may read it until then."""
+    try:
+        store.set(f"{place}/{rank}", json.dumps(mine))
+        if store.add(place, 1) < ranks:
+            return
+        for one in [f"{place}/{other}" for other in range(ranks)]:
+            for key in (*json.loads(store.get(one)), one):
+                store.delete_key(key)
+        store.delete_key(place)
+    except (OSError, RuntimeError):  # the store went first, with all of it
+        pass
+
+
+# ---- rounds -------------------------------------------------------------------
 
 
 class Agreement:
-    """The rounds of a ring's processes, which make theirs in the same order."""
+    """The rounds of a ring's processes. They make theirs together, within
+    `timeout` seconds."""
 
     def __init__(self, group, timeout):
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self._timeout, self._round, self._said = timeout, 0, []
-        if group not in _places:
-            _places[group] = _Place(group, datetime.timedelta(seconds=timeout))
-        self._place = _places[group]
-        self._place.rings += 1
-        self._store, self._number = self._place.store, self._place.rings
+        self._group, self._timeout, self._round = group, timeout, 0
+        self._store, self._mine = _store_of(group), []  # keys, to be deleted
+        with _asking("a ring cannot be made"):
+            door = _Door(self._store, group)
+            self._name = (door.come if self.rank else door.open)(timeout)
+        weakref.finalize(self, _leave, self._store, self._key("left"), self.rank,
+                         self.ranks, self._mine).atexit = False
 
     def wait(self, timeout):
         """From now on for so many seconds."""
         self._timeout = timeout
 
-    def _key(self, name, rank=""):
-        return f"{self._number}/{name}/{rank}"
+    def _key(self, *parts):
+        return "/".join(("dil ring", self._name, *map(str, parts)))
+
+    def _put(self, key, text):
+        self._mine.append(key)
+        self._store.set(key, text)
 
     def _words(self):
         keys = [self._key(self._round, rank) for rank in range(self.ranks)]
         try:
             self._store.set_timeout(datetime.timedelta(seconds=self._timeout))
             said = self._store.multi_get(keys)
-            # All are in this round: nobody reads what was said before it.
-            for number in self._said[:-1]:
-                self._store.delete_key(self._key(number, self.rank))
         except dist.DistStoreError as problem:
             silent = [str(rank) for rank, key in enumerate(keys)
                       if not self._store.check([key])]
-            raise Error("DIL_ENVIRONMENT", f"rank {', '.join(silent)} is silent: "
-                        f"it has not come to call {self._round} of the ring "
-                        f"within {self._timeout:g} s") from problem
-        except dist.DistNetworkError as problem:
-            raise Error("DIL_ENVIRONMENT", _GONE) from problem
-        self._said = [self._round]
+            if not silent:
+                raise  # they came just now, and this process has waited enough
+            raise _unreachable(
+                f"rank {', '.join(silent)} is silent: it has not come to call "
+                f"{self._round} of the ring within {self._timeout:g} s"
+            ) from problem
+        # All are in this round: nobody reads what was said before it.
+        while self._mine[0] != keys[self.rank]:
+            self._store.delete_key(self._mine.pop(0))
         return [json.loads(word) for word in said]
 
     def _say(self, **said):
         self._round += 1
-        self._said.append(self._round)
-        try:
-            self._store.set(self._key(self._round, self.rank), json.dumps(said))
-        except dist.DistNetworkError as problem:
-            raise Error("DIL_ENVIRONMENT", _GONE) from problem
+        with _asking("a ring's processes cannot agree"):
+            self._put(self._key(self._round, self.rank), json.dumps(said))
 
     def reach(self, word, ready=True, offer=None):
         """Whether all are `ready`, and what rank 0 offers, in a round where all
         say the same word. It raises on all where one process refuses or says
         another one."""
         self._say(word=word, ready=ready, offer=offer)
-        said = self._words()
+        with _asking("a ring's processes cannot agree"):
+            said = self._words()
         _compare([one["word"] for one in said], self.rank)
         return all(one["ready"] for one in said), said[0]["offer"]
 
@@ -154,11 +253,8 @@ class Agreement:
     def meeting(self):
         """Where dil's own links meet: a port of the host of rank 0, which
         chooses it."""
-        key = self._key(f"meeting {self._round}")
-        try:
+        key = self._key("meeting", self._round)
+        with _asking("rank 0 does not say where the ring's links meet"):
             if self.rank == 0:
-                self._store.set(key, f"{self._place.host}:{_free_port()}")
+                self._put(key, f"{_host(self._group)}:{_free_port()}")
             return self._store.get(key).decode()
-        except dist.DistError as problem:
-            raise Error("DIL_ENVIRONMENT", "rank 0 does not say where the ring's "
-                        "links meet") from problem

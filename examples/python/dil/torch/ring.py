@@ -200,15 +200,22 @@ class _Attend(torch.autograd.Function):
 # ---- the ring -----------------------------------------------------------------
 
 
+def _seconds(timeout):
+    """A timeout by which the others can be told that it is none."""
+    good = isinstance(timeout, (int, float)) and 0 < timeout < float("inf")
+    return timeout if good else DEFAULT_TIMEOUT
+
+
 class Ring:
     """One sequence on the processes of a group.
 
     `plan`: what attention() takes; None where each call names one. `topology`: the
     name of one in the plan's file, whose ring has as many ranks as the group has
-    processes; without a name `layout` ("contiguous", "zigzag" or "striped") and `exchange` ("ring" or
-    "gather") say how rows are dealt out and travel. `timeout`: seconds that a
-    wait for another process may take; the topology's, or 60, where it is not
-    given. All processes make their Ring together.
+    processes; without a name `layout` ("contiguous", "zigzag" or "striped") and
+    `exchange` ("ring" or "gather") say how rows are dealt out and travel.
+    `timeout`: seconds that a wait for another process may take; the topology's,
+    or 60, where it is not given. All processes make their Ring together; one that
+    comes alone hears so within `timeout`.
     """
 
     def __init__(self, plan=None, topology=None, group=None, layout="contiguous",
@@ -220,7 +227,7 @@ class Ring:
         self.ranks = dist.get_world_size(self.group)
         self.length, self._made = None, {}  # ranks, by the handles of kernels
         self.layout, self.gathers = layout, exchange == "gather"
-        self._agreement = Agreement(self.group, DEFAULT_TIMEOUT)
+        self._agreement = Agreement(self.group, _seconds(timeout))
         with self._telling():
             self.plan = None if plan is None else find(plan)
             self._choose(topology, layout, exchange, timeout)
