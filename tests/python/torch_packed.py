@@ -1,5 +1,5 @@
-"""torch_packed.py - dil.torch on documents packed one after the other, on caches of
-pages, and on chosen blocks. Prints `ok NAME` or `not ok NAME` a test."""
+"""torch_packed.py - dil.torch on documents packed one after the other, and on caches
+of pages. Prints `ok NAME` or `not ok NAME` a test."""
 
 import contextlib
 import sys
@@ -117,23 +117,6 @@ def test_pages():
         again = attention(q.clone().requires_grad_(), *pool, CAUSAL, pages=pages,
                           lengths=[20, 15])
     assert torch.equal(again, o)
-
-
-def test_chosen_blocks():
-    """The lists of a choice, and gradients through them: nothing goes through the
-    choice itself."""
-    moba = dil.torch.Plan("moba", {"size": 32, "blocks": 2})
-    listed = """pattern p { heads 4; head_dim 16; dtype f32; causal; block 1, 32;
-      input rows : i32[B, H, nbq + 1]; input cols : i32[B, H, *];
-      keep from rows, cols; branch { } }"""
-    x = tensors(200, 200)
-    (rows, cols), = dil.torch.chosen_blocks(*x, moba)
-    o = attention(*x, moba)
-    right = attention(*x, listed, inputs={"rows": rows, "cols": cols})
-    weights = torch.randn_like(o)
-    expect([o, *torch.autograd.grad((o * weights).sum(), x)],
-           [right, *torch.autograd.grad((right * weights).sum(), x)])
-    fails("DIL_USAGE", "chooses no blocks", dil.torch.chosen_blocks, *x, CAUSAL)
 
 
 class OneWay:

@@ -14,6 +14,7 @@ from torch.compiler import assume_constant_result as _constant
 from dil import Error, _layout
 from . import ops
 from .plan import Plan, find as _find
+from .selection import attention_selection
 
 __all__ = ["Error", "Plan", "Ring", "attention", "chosen_blocks", "modules",
            "ops", "patch", "unpatch"]
@@ -24,6 +25,13 @@ def _named(source):
     """The plan of a text, a path or a preset, as torch.compile may know it."""
     plan = _find(source)
     return plan.name, plan.input_names, plan.has_dropout, plan.has_lse
+
+
+def _known(plan):
+    """Name, names of inputs, whether it drops, whether it has lse."""
+    if isinstance(plan, Plan):
+        return plan.name, plan.input_names, plan.has_dropout, plan.has_lse
+    return _named(plan)
 
 
 def _in_order(name, input_names, given):
@@ -90,11 +98,7 @@ def attention(q, k, v, plan, *, inputs=None, train=False, seed=None, scale=None,
     Returns o [B, N, H, Dv], or with `lse` o and lse, float32 [B, H, N]. Both
     have gradients.
     """
-    if isinstance(plan, Plan):
-        name, names = plan.name, plan.input_names
-        drops, has_lse = plan.has_dropout, plan.has_lse
-    else:
-        name, names, drops, has_lse = _named(plan)
+    name, names, drops, has_lse = _known(plan)
     if lse and not has_lse:
         raise Error("DIL_USAGE", f"plan '{name}' has no lse: its branches have a "
                     "softmax each")
@@ -110,11 +114,13 @@ def chosen_blocks(q, k, v, plan, *, inputs=None, scale=None, lengths=None):
     """The blocks of keys that attention() of these chooses: for each `keep top` and
     `keep mass` of the plan a pair of int32 lists, rows [B, H, nbq + 1] and cols
     [B, H, ...]. Block r of queries has the blocks of keys cols[rows[r]] to
-    cols[rows[r + 1] - 1]. A plan with `keep from` can take them as inputs."""
-    with _torch.no_grad():
-        return _find(plan).kernel(q, k, v)(
-            q, k, v, inputs=inputs, scale=scale, lengths=lengths,
-            stream=ops._stream(q) if q.is_cuda else None, selection=True)[1]
+    cols[rows[r + 1] - 1]. A plan with `keep from` can take them as inputs. It is an
+    op, dil::attention_selection, as torch.compile and autocast know it."""
+    name, names, *_ = _known(plan)
+    lists = attention_selection(q, k, v, _in_order(name, names, inputs), name,
+                                None if lengths is None else _int32(lengths, q),
+                                scale)
+    return list(zip(lists[::2], lists[1::2]))
 
 
 from . import modules, sdpa  # noqa: E402  they call attention

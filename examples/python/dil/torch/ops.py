@@ -360,18 +360,19 @@ _autocasts = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU).add(
     _C.DispatchKey.AutocastCUDA)
 
 
-def _autocast(kind):
+def cast_with_autocast(op):
     """q, k and v in the dtype of autocast; inputs stay in their own."""
-    def cast(q, k, v, *rest):
-        dtype = torch.get_autocast_dtype(kind)
-        with _C._ExcludeDispatchKeyGuard(_autocasts):
-            return attention(*(x.to(dtype) if x.is_floating_point() else x
-                               for x in (q, k, v)), *rest)
-    return cast
+    def cast_to(kind):
+        def cast(q, k, v, *rest):
+            dtype = torch.get_autocast_dtype(kind)
+            with _C._ExcludeDispatchKeyGuard(_autocasts):
+                return op(*(x.to(dtype) if x.is_floating_point() else x
+                            for x in (q, k, v)), *rest)
+        return cast
 
-
-_library.impl("attention", _autocast("cpu"), "AutocastCPU")
-_library.impl("attention", _autocast("cuda"), "AutocastCUDA")
+    name = op._schema.name.partition("::")[2]
+    _library.impl(name, cast_to("cpu"), "AutocastCPU")
+    _library.impl(name, cast_to("cuda"), "AutocastCUDA")
 
 
 def _refuse_vmap(info, in_dims, *given):
@@ -379,8 +380,13 @@ def _refuse_vmap(info, in_dims, *given):
             "dimension of their own")
 
 
-library.register_vmap("dil::attention", _refuse_vmap, lib=_library)
-library.register_vmap("dil::attention_backward", _refuse_vmap, lib=_library)
+def refuse_vmap(op):
+    library.register_vmap(op._schema.name, _refuse_vmap, lib=_library)
+
+
+cast_with_autocast(attention)
+refuse_vmap(attention)
+refuse_vmap(attention_backward)
 
 
 # ---- without the dispatcher --------------------------------------------------

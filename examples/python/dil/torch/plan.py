@@ -80,6 +80,7 @@ class Plan:
         self.has_lse, self.has_dropout = first.has_lse, first.has_dropout
         self.takes_scale = first.takes_scale
         self.any_order = "gradient_order any" in first.schedule
+        self.list_count = first._list_count  # of the blocks that it chooses
         self.no_gradients = None  # or the error of who asks for them
         self.differentiable_inputs = self._differentiable(kernel)
         self.name = f"{first.name}_{self._hash(first)}"
