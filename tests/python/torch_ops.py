@@ -14,8 +14,7 @@ import warnings
 import torch
 from torch.utils import checkpoint
 
-from cases import Skipped, fails, readme_python, run_tests
-from torch_patch import DilatedAttention
+from cases import Skipped, fails, run_tests
 import dil
 import dil.torch
 
@@ -416,37 +415,6 @@ def test_captured_graphs():
         y.mul_(2)
     graph.replay()
     assert torch.equal(o, attention(*x, CAUSAL)) and not torch.equal(o, right)
-
-
-def test_readme():
-    x, activated = tensors(heads=12, kv=12, d=64), torch.nn.attention
-    q, k, v = x
-    seen = {"q": q, "k": k, "v": v, "torch": torch,
-            "model": torch.nn.Sequential(DilatedAttention())}
-    try:
-        exec(readme_python(1), seen)
-        assert activated.current_flash_attention_impl() == "dil"
-    finally:
-        activated.restore_flash_attention_impl()
-    assert off([seen["o"]], [attention(q, k, v, "examples/longnet.dil")]) == 0
-    assert seen["o"].requires_grad
-
-
-def test_readme_of_transformers():
-    try:
-        import transformers
-    except ImportError:
-        raise Skipped("transformers is not installed") from None
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=1, vocab_size=99,
-        num_attention_heads=4)
-    seen = {"config": config,
-            "AutoModelForCausalLM": transformers.AutoModelForCausalLM}
-    exec(readme_python(2), seen)
-    words = torch.randint(99, (1, 30))
-    found = seen["model"](words).logits
-    seen["model"].set_attn_implementation("sdpa")
-    assert off([found], [seen["model"](words).logits]) < 2e-5
 
 
 def test_one_graph_for_all_lengths():

@@ -1,6 +1,6 @@
 #!/bin/sh
-# torch_readme.sh - the code of the guide to PyTorch. In: BUILD. Out: ok / not ok
-# lines.
+# torch_readme.sh - the code of README.md and of the guide to PyTorch. In: BUILD.
+# Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
 . tests/support/ok.sh
