@@ -6,8 +6,23 @@
 #define DIL_TEMPLATES_SHARED_LISTS_H
 #include "templates/shared/bounds.cuh"
 
-/* Row `row` of all rows of a table of keys. A key that stands twice is written
- * twice, with one value. */
+/* Marks the entries, first, first + 1 .. end - 1, that are numbers below `count`.
+ * One lane writes what several lanes read, since lists may say a thing twice. The
+ * whole warp comes here. */
+DIL_INLINE void mark_entries(unsigned char *to, const int *entry, long long stride,
+                             long long first, long long end, long long count) {
+  int lane = threadIdx.x & 31;
+#pragma unroll 1
+  for (long long from = first; from < end; from += 32) {
+    int number = from + lane < end ? entry[(from + lane) * stride] : -1;
+    unsigned same = __match_any_sync(0xffffffffu, number);
+    if (number >= 0 && number < count && __ffs((int)same) - 1 == lane)
+      to[number] = 1;
+    __syncwarp();
+  }
+}
+
+/* Row `row` of all rows of a table of keys. */
 DIL_INLINE void key_list_row(const dil_params &p, int made, long long row) {
   const dil_device_input &table = p.input[made];
   const dil_device_input &list = p.input[dil_inputs[made].rows];
@@ -16,10 +31,7 @@ DIL_INLINE void key_list_row(const dil_params &p, int made, long long row) {
   unsigned char *to = (unsigned char *)table.data + row * table.dim[last];
   for (long long k = lane; k < table.dim[last]; k += 32) to[k] = 0;
   __syncwarp();
-  for (long long e = lane; e < list.dim[last]; e += 32) {
-    int key = entry[e * list.stride[last]];
-    if (key >= 0 && key < table.dim[last]) to[key] = 1;
-  }
+  mark_entries(to, entry, list.stride[last], 0, list.dim[last], table.dim[last]);
 }
 
 /* Row `row` of all rows of a table. */
@@ -43,10 +55,7 @@ DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
   unsigned char *to = (unsigned char *)table.data + row * keys;
   for (long long k = lane; k < keys; k += 32) to[k] = 0;
   __syncwarp();
-  for (long long e = first + lane; e < end; e += 32) {
-    int key = entry[e * stride];
-    if (key >= 0 && key < keys) to[key] = 1;
-  }
+  mark_entries(to, entry, stride, first, end, keys);
 }
 
 extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {
