@@ -11,19 +11,13 @@ enum {
   MEANS_WARPS = 8 /* of a block of dil_choose_means */
 };
 
-/* The most shared memory that a thread block of choose.cuh has, in bytes. */
-static int32_t shared_bytes(const dil_table *t) {
-  enum { OTHERS = 5 << 10 };
-  return DIL_CHOOSE_ROWS * t->head_dim * (int32_t)sizeof(float) + OTHERS;
-}
-
 static dil_status choose_one(const cuda_run *r, int32_t choice,
                              const dil_params *of, char *memory,
                              const cuda_code *code) {
   const dil_table *t = r->table;
   dil_choose_params p = cuda_choose_sizes(r, choice);
   cuda_choose_layout at = cuda_choose_lay_out(r, &p);
-  int64_t means = at.list ? r->B * t->kv_heads * p.keys : 0;
+  int64_t means = at.list ? r->B * t->kv_heads * p.width : 0;
   int64_t parts =
       maximum((p.queries + DIL_CHOOSE_THREADS - 1) / DIL_CHOOSE_THREADS, 1);
   p.of = *of;
@@ -36,10 +30,10 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
                   (means + MEANS_WARPS - 1) / MEANS_WARPS, 32 * MEANS_WARPS, 0, &p);
   if (!status)
     status = cuda_launch(r, code, GENERAL_CHOOSE, at.blocks, DIL_CHOOSE_THREADS,
-                         shared_bytes(t), &p);
+                         cuda_choose_shared(t, choice), &p);
   if (status) return status;
   return cuda_launch(r, code, GENERAL_CHOOSE_JOIN, r->B * t->heads * parts,
-                     DIL_CHOOSE_THREADS, shared_bytes(t), &p);
+                     DIL_CHOOSE_THREADS, DIL_CHOOSE_SHARED, &p);
 }
 
 dil_status cuda_choose_run(const cuda_run *r, const dil_params *of,

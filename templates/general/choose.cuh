@@ -26,17 +26,29 @@ typedef unsigned long long dil_rank;
 
 enum { DIGITS = 256, CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32 };
 
-/* The shared memory of a thread block. */
+enum {
+  MEAN_DEPTH = DIL_CHOOSE_DEPTH(HEAD_DIM),
+  QUERY_PITCH = DIL_CHOOSE_PITCH(HEAD_DIM)
+};
+
+/* The shared memory of a thread block, and behind it rows of queries: zeros stand
+ * behind their numbers. */
 struct choose_memory {
-  float query[DIL_CHOOSE_ROWS][HEAD_DIM];
-  bool there[DIL_CHOOSE_ROWS]; /* that row exists */
   double sum[DIL_CHOOSE_THREADS];
   int start[DIL_CHOOSE_THREADS];
   int digit[DIGITS];
   int warp[CHOOSE_WARPS];
   int found, rest;
+  bool there[DIL_CHOOSE_TALL]; /* that row exists */
+  float4 query[1];
 };
 #define CHOOSING (*(choose_memory *)shared)
+static_assert(sizeof(choose_memory) <= DIL_CHOOSE_SHARED,
+              "the run time has less shared memory");
+
+DIL_INLINE float *query_row(int n) {
+  return (float *)CHOOSING.query + n * QUERY_PITCH;
+}
 
 /* ---- sums of a thread block ---------------------------------------------- */
 
@@ -78,23 +90,68 @@ DIL_INLINE const element *key_row(const dil_params &p, int b, int j, int kv) {
   return row + b * p.k_stride[0] + j * p.k_stride[1];
 }
 
+/* The rows of a block of queries that meet key blocks: its mean, or each. */
+DIL_INLINE int rows_of_block(const dil_choice_row &c) {
+  return c.estimate == DIL_ESTIMATE_EACH ? c.query_block : 1;
+}
+
+DIL_INLINE bool is_tall(const dil_choice_row &c) {
+  return CHOICES_EACH &&
+         DIL_CHOOSE_IS_TALL(c.query_block, c.estimate == DIL_ESTIMATE_EACH,
+                            ELEMENT_BYTES);
+}
+
+/* Where number d of the mean of a block stands. */
+DIL_INLINE float *mean_at(const dil_choose_params &p, const dil_choice_row &c,
+                          int b, int kv, int block, int d) {
+  long long head = (long long)b * KV_HEADS + kv;
+  return p.means + (is_tall(c) ? (head * p.width + block) * MEAN_DEPTH + d
+                               : (head * MEAN_DEPTH + d) * p.width + block);
+}
+
+/* The position of place `place` where positions are counted block by block: the
+ * place itself, but where blocks are of cells, which divide the grid. */
+DIL_INLINE int position_of(const dil_params &p, const dil_choice_row &c,
+                           int place) {
+  if (!CHOICES_CELLS || !c.cell[0]) return place;
+  int block = place / c.block, inside = place % c.block;
+  int position = 0, stride = 1, plane = 1;
+#pragma unroll
+  for (int a = 0; a < 3; a++)
+    if (c.extent[a]) plane *= c.extent[a];
+#pragma unroll
+  for (int a = 2; a >= 0; a--) {
+    int extent = c.extent[a] ? c.extent[a] : p.M / plane, size = c.cell[a];
+    int blocks = dil_max(extent / size, 1);
+    position += (block % blocks * size + inside % size) * stride;
+    block /= blocks;
+    inside /= size;
+    stride *= extent;
+  }
+  return position;
+}
+
+/* Zeros stand where a block has no rows, and behind the numbers of a mean. */
 extern "C" __global__ void
 dil_choose_means(const __grid_constant__ dil_choose_params p) {
+  const dil_choice_row &c = dil_choices[p.choice];
   long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (warp >= (long long)p.of.batches * KV_HEADS * p.keys) return;
-  int size = dil_choices[p.choice].block, block = (int)(warp % p.keys);
-  int kv = (int)(warp / p.keys % KV_HEADS), b = (int)(warp / p.keys / KV_HEADS);
-  int first = block * size, end = dil_min(first + size, batch_keys(p.of, b));
+  if (warp >= (long long)p.of.batches * KV_HEADS * p.width) return;
+  int block = (int)(warp % p.width);
+  int kv = (int)(warp / p.width % KV_HEADS);
+  int b = (int)(warp / p.width / KV_HEADS);
+  int first = block * c.block;
+  int end = dil_min(first + c.block, batch_keys(p.of, b));
 #pragma unroll 1
-  for (int d = threadIdx.x & 31; d < HEAD_DIM; d += 32) {
+  for (int d = threadIdx.x & 31; d < MEAN_DEPTH; d += 32) {
     float sum = 0;
-    for (int j = first; j < end; j++) {
-      const element *row = key_row(p.of, b, j, kv);
+#pragma unroll 4
+    for (int j = first; j < end && d < HEAD_DIM; j++) {
+      const element *row = key_row(p.of, b, position_of(p.of, c, j), kv);
       if (row) sum += widen(row[d]);
     }
     if (end > first) sum = __fdiv_rn(sum, (float)(end - first));
-    p.means[(((long long)b * KV_HEADS + kv) * HEAD_DIM + d) * p.width + block] =
-        sum;
+    *mean_at(p, c, b, kv, block, d) = sum;
   }
 }
 
@@ -113,20 +170,22 @@ DIL_INLINE choose_place place_of(const dil_choose_params &p,
   return at;
 }
 
-DIL_INLINE float query_element(const dil_params &p, const choose_place &at, int t,
-                               int h, int d) {
-  const element *row = (const element *)p.q + h * p.q_stride[2];
-  row += at.b * p.q_stride[0] + (t - (at.M - p.N)) * p.q_stride[1];
-  return widen(row[d]);
+/* The row of queries at place t. */
+DIL_INLINE const element *query_at(const dil_params &p, const dil_choice_row &c,
+                                   const choose_place &at, int t, int h) {
+  t = position_of(p, c, t);
+  return (const element *)p.q + h * p.q_stride[2] + at.b * p.q_stride[0] +
+         (t - (at.M - p.N)) * p.q_stride[1];
 }
 
-/* Rows that a block of queries brings: its mean, or each. */
-DIL_INLINE int rows_of_block(const dil_choice_row &c) {
-  return c.estimate == DIL_ESTIMATE_EACH ? c.query_block : 1;
+/* Rows that meet key blocks at once, and blocks of queries that bring them. */
+DIL_INLINE int rows_at_once(const dil_choice_row &c) {
+  return is_tall(c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
 }
 
 DIL_INLINE int strip_of(const dil_choice_row &c) {
-  return DIL_CHOOSE_STRIP(c.query_block, c.estimate == DIL_ESTIMATE_EACH);
+  return DIL_CHOOSE_STRIP(c.query_block, c.estimate == DIL_ESTIMATE_EACH,
+                          rows_at_once(c));
 }
 
 /* Rows `from` and those behind it of a strip that begins with block `first`. */
@@ -134,9 +193,9 @@ DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
                           int b, int h, int first, int from) {
   int per = rows_of_block(c);
 #pragma unroll 1
-  for (int e = threadIdx.x; e < DIL_CHOOSE_ROWS * HEAD_DIM;
+  for (int e = threadIdx.x; e < DIL_CHOOSE_ROWS * MEAN_DEPTH;
        e += DIL_CHOOSE_THREADS) {
-    int n = e / HEAD_DIM, d = e % HEAD_DIM, row = from + n;
+    int n = e / MEAN_DEPTH, d = e % MEAN_DEPTH, row = from + n;
     choose_place at = place_of(p, c, b, first + row / per);
     int t = at.bi * c.query_block + row % per, last = t;
     if (c.estimate == DIL_ESTIMATE_MEAN) t = at.first, last = at.last;
@@ -144,55 +203,84 @@ DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
                  t >= at.first && t <= at.last;
     float sum = 0;
     int count = there ? last - t + 1 : 0;
-    for (int k = 0; k < count; k++)
-      sum += query_element(p.of, at, t + k, h, d);
+#pragma unroll 4
+    for (int k = 0; k < count && d < HEAD_DIM; k++)
+      sum += widen(query_at(p.of, c, at, t + k, h)[d]);
     if (count > 1) sum = __fdiv_rn(sum, (float)count);
-    CHOOSING.query[n][d] = sum;
+    query_row(n)[d] = sum;
     if (d == 0) CHOOSING.there[n] = there;
   }
 }
+
+/* Returns whether no query of rows `from` and those behind it sees a key of blocks
+ * low..high: the window alone says so. */
+DIL_INLINE bool window_misses(const dil_choice_row &c, int first, int from,
+                              int low, int high) {
+  int per = rows_of_block(c), last = (from + rows_at_once(c) - 1) / per;
+  long long t0 = (long long)(first + from / per) * c.query_block;
+  long long t1 = (long long)(first + last + 1) * c.query_block - 1;
+  bool after = c.right != DIL_FAR && (long long)low * c.block > t1 + c.right;
+  bool before = c.left != DIL_FAR && (high + 1ll) * c.block - 1 < t0 - c.left;
+  return after || before;
+}
+
+DIL_INLINE float not_a_number() { return __uint_as_float(0x7fffffffu); }
+
+#include "templates/general/choose_products.cuh"
 
 /* Rows of the strip meet the means of key block bj. Estimates become the largest
  * of them and of these. */
 DIL_INLINE void meet_block(const dil_choose_params &p, const float *means, int per,
                            int from, int bj, float *estimate) {
   float sum[DIL_CHOOSE_ROWS] = {};
-#pragma unroll 4
-  for (int d = 0; d < HEAD_DIM; d++) {
-    float mean = means[(long long)d * p.width + bj];
+#pragma unroll 1
+  for (int d = 0; d < MEAN_DEPTH; d += 4) {
+    float mean[4];
 #pragma unroll
-    for (int n = 0; n < DIL_CHOOSE_ROWS; n++)
-      sum[n] = fmaf(CHOOSING.query[n][d], mean, sum[n]);
+    for (int k = 0; k < 4; k++) mean[k] = means[(long long)(d + k) * p.width + bj];
+#pragma unroll
+    for (int n = 0; n < DIL_CHOOSE_ROWS; n++) {
+      float4 q = *(const float4 *)(query_row(n) + d);
+      sum[n] = fmaf(q.x, mean[0], sum[n]);
+      sum[n] = fmaf(q.y, mean[1], sum[n]);
+      sum[n] = fmaf(q.z, mean[2], sum[n]);
+      sum[n] = fmaf(q.w, mean[3], sum[n]);
+    }
   }
 #pragma unroll
   for (int n = 0; n < DIL_CHOOSE_ROWS; n++) {
     if (!CHOOSING.there[n]) continue;
     float *to = estimate + (long long)((from + n) / per) * p.width + bj;
-    float one = __fmul_rn(p.of.scale, sum[n]), before = *to;
-    if (one > before || before != before) *to = one;
+    *to = fmaxf(*to, __fmul_rn(p.of.scale, sum[n])); /* of NaN, the other */
   }
 }
 
-DIL_INLINE float not_a_number() { return __uint_as_float(0x7fffffffu); }
-
+/* Estimates of a strip of query blocks. Those of key blocks that no query can see
+ * stay NaN. Other threads may read them after a barrier. */
 DIL_INLINE void estimate_head(const dil_choose_params &p, const dil_choice_row &c,
                               int b, int h, int first, float *estimate) {
   int per = rows_of_block(c), blocks = strip_of(c);
-  int kv = h / (HEADS / KV_HEADS);
-  const float *means =
-      p.means + ((long long)b * KV_HEADS + kv) * HEAD_DIM * p.width;
+  const float *means = mean_at(p, c, b, h / (HEADS / KV_HEADS), 0, 0);
   for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
     for (int k = 0; k < blocks; k++)
       estimate[(long long)k * p.width + bj] = not_a_number();
 #pragma unroll 1
-  for (int from = 0; from < blocks * per; from += DIL_CHOOSE_ROWS) {
+  for (int from = 0; from < blocks * per; from += rows_at_once(c)) {
     __syncthreads();
+    if (is_tall(c)) {
+      load_tall_rows(p, c, b, h, first, from);
+      __syncthreads();
+      meet_by_products(p, c, means, first, from, estimate);
+      continue;
+    }
     load_rows(p, c, b, h, first, from);
     __syncthreads();
 #pragma unroll 1
     for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-      meet_block(p, means, per, from, bj, estimate);
+      if (!window_misses(c, first, from, bj, bj))
+        meet_block(p, means, per, from, bj, estimate);
   }
+  __syncthreads();
 }
 
 /* The call's own numbers, in whatever rank they have. */
@@ -213,24 +301,33 @@ DIL_INLINE bool serves(const dil_branch_row &branch, int h) {
   return h >= branch.head_first && h <= branch.head_last;
 }
 
-/* Estimates of a group of heads: the sums over those that the branch serves. Each
- * thread makes and adds those of its own key blocks. */
-DIL_INLINE void estimate_group(const dil_choose_params &p, const dil_choice_row &c,
-                               int b, int group, int first, float *estimate,
-                               float *total) {
+DIL_INLINE void estimate_one(const dil_choose_params &p, const dil_choice_row &c,
+                             int b, int h, int first, float *estimate) {
+  if (c.estimate == DIL_ESTIMATE_INPUT) read_head(p, c, b, h, first, estimate);
+  else estimate_head(p, c, b, h, first, estimate);
+}
+
+/* Estimates of a group of heads: the sums over those that the branch serves. Where
+ * heads choose alone there is no room for sums. Each thread adds those of its own
+ * key blocks. Returns where the sums are. */
+DIL_INLINE const float *estimate_group(const dil_choose_params &p,
+                                       const dil_choice_row &c, int b, int group,
+                                       int first, float *estimate, float *total) {
   bool begun = false;
 #pragma unroll 1
   for (int h = group * c.group; h < (group + 1) * c.group; h++) {
     if (!serves(dil_branches[c.branch], h)) continue;
-    if (c.estimate == DIL_ESTIMATE_INPUT) read_head(p, c, b, h, first, estimate);
-    else estimate_head(p, c, b, h, first, estimate);
+    estimate_one(p, c, b, h, first, estimate);
+    if (c.group == 1) return estimate;
     for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
       for (int k = 0; k < strip_of(c); k++) {
         long long at = (long long)k * p.width + bj;
         total[at] = begun ? __fadd_rn(total[at], estimate[at]) : estimate[at];
       }
     begun = true;
+    __syncthreads();
   }
+  return total;
 }
 
 #include "templates/general/choose_blocks.cuh"
@@ -289,16 +386,16 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   int groups = HEADS / c.group, first = (int)(item % strips) * strip;
   int group = (int)(item / strips % groups), b = (int)(item / strips / groups);
   float *estimate = (float *)(p.own + blockIdx.x * p.own_bytes);
-  float *total = estimate + (long long)strip * p.width;
+  float *total = estimate + (c.group > 1 ? (long long)strip * p.width : 0);
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
-  estimate_group(p, c, b, group, first, estimate, total);
+  const float *sum = estimate_group(p, c, b, group, first, estimate, total);
 #pragma unroll 1
   for (int k = 0; k < strip && first + k < p.queries; k++)
-    choose_block(p, c, b, group, first + k, total + (long long)k * p.width, rank,
+    choose_block(p, c, b, group, first + k, sum + (long long)k * p.width, rank,
                  rank + p.width);
 }
 
-extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
     dil_choose(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = dil_choices[p.choice];
   int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;

@@ -23,7 +23,7 @@ DIL_INLINE bool window_meets(const dil_choice_row &c, int dilation, int t0, int 
   if (t0 > t1 || j0 > j1) return false;
   int low = j0 - t1, high = j1 - t0;
   if (c.left != DIL_FAR && -c.left > low)
-    low = -c.left + dil_mod(low + c.left, dilation);
+    low = -c.left + (dilation > 1 ? dil_mod(low + c.left, dilation) : 0);
   if (c.right != DIL_FAR) high = dil_min(high, c.right);
   return low <= high;
 }
@@ -41,8 +41,10 @@ DIL_INLINE bool head_reaches(const dil_choice_row &c, const choose_place &at,
     int start = k * s, end = s ? start + s - 1 : at.M;
     int t0 = dil_max(at.first, start), t1 = dil_min(at.last, end);
     int k0 = dil_max(j0, start), k1 = dil_min(j1, end);
-    narrow_to_phase(start, b.dilation, phase, t0, t1);
-    narrow_to_phase(start, b.dilation, phase, k0, k1);
+    if (b.dilation > 1) {
+      narrow_to_phase(start, b.dilation, phase, t0, t1);
+      narrow_to_phase(start, b.dilation, phase, k0, k1);
+    }
     if (window_meets(c, b.dilation, t0, t1, k0, k1)) return true;
   }
   return false;
@@ -61,7 +63,8 @@ DIL_INLINE bool is_candidate(const dil_choose_params &p, const dil_choice_row &c
   for (int h = group * c.group; h < (group + 1) * c.group; h++) {
     dil_pair pair = {at.b, h, p.of.B, p.of.N, at.M, p.of.input};
     if (head_reaches(c, at, h, bj) &&
-        dil_others_leave(p.choice, at.first, bj * c.block, pair))
+        dil_others_leave(p.choice, position_of(p.of, c, at.first),
+                         position_of(p.of, c, bj * c.block), pair))
       return true;
   }
   return false;
@@ -142,8 +145,9 @@ DIL_INLINE void sort_ranks(const dil_choose_params &p, const dil_rank *rank,
     for (int away = size / 2; away > 0; away /= 2) {
       __syncthreads();
       for (int k = threadIdx.x; k < p.sorted; k += DIL_CHOOSE_THREADS) {
+        if ((k ^ away) < k) continue; /* the other's thread has both */
         dil_rank a = sorted[k], b = sorted[k ^ away];
-        if ((k ^ away) < k || (a < b) != !(k & size) || a == b) continue;
+        if ((a < b) != !(k & size) || a == b) continue;
         sorted[k] = b;
         sorted[k ^ away] = a;
       }

@@ -13,6 +13,9 @@ struct dil_choice_row {
   int estimate;    /* DIL_ESTIMATE_... */
   int gate;
   int group;       /* heads that choose as one */
+  /* Blocks of cells: those of a block and of the grid along each axis, the last one
+   * the fastest; extent[0] 0: M over the others. cell[0] 0: blocks of positions. */
+  int cell[3], extent[3];
   double share;    /* of `keep mass`; 0: it is `keep top` */
 };
 

@@ -91,7 +91,9 @@ typedef struct dil_params {
  * all lengths are known. */
 typedef struct dil_choose_params {
   dil_params of;
-  float *means;       /* [batches][KV_HEADS][HEAD_DIM][width] of key blocks */
+  /* Of key blocks, [batches][KV_HEADS][depth][width], and for matrix products
+   * [batches][KV_HEADS][width][depth]; depth is DIL_CHOOSE_DEPTH of HEAD_DIM. */
+  float *means;
   int *list, *length; /* [batches][HEADS][queries][room], without the last */
   char *own;          /* a thread block's rooms: own_bytes each */
   long long own_bytes;
@@ -105,14 +107,27 @@ typedef struct dil_choose_params {
 enum {
   DIL_CHOOSE_THREADS = 256,
   DIL_CHOOSE_ROWS = 16, /* rows of queries that meet key blocks at once */
+  DIL_CHOOSE_TALL = 64, /* the same by matrix products */
+  DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
   DIL_CHOOSE_BYTES = 1720 /* of dil_choose_params, as above */
 };
 
-/* Blocks of queries that one thread block takes together. */
-#define DIL_CHOOSE_STRIP(query_block, each)                                  \
+/* Whether each row of a block of queries meets the key blocks by matrix products:
+ * 16-bit elements, which tf32 holds, and blocks that end where eight rows do. */
+#define DIL_CHOOSE_IS_TALL(query_block, each, element_bytes)                 \
+  ((each) && (element_bytes) == 2 &&                                         \
+   ((query_block) == 1 || (query_block) % 8 == 0))
+
+/* Blocks of queries that one thread block takes together, in steps of `rows`. */
+#define DIL_CHOOSE_STRIP(query_block, each, rows)                            \
   ((each) && (query_block) > 1                                               \
-       ? ((query_block) < DIL_CHOOSE_ROWS ? DIL_CHOOSE_ROWS / (query_block) : 1) \
-       : DIL_CHOOSE_ROWS)
+       ? ((query_block) < (rows) ? (rows) / (query_block) : 1)               \
+       : (rows))
+
+/* Numbers of a mean in memory, with zeros behind them; and of a row of queries in
+ * shared memory, where lanes of several rows read at once without conflicts. */
+#define DIL_CHOOSE_DEPTH(head_dim) (((head_dim) + 15) / 16 * 16)
+#define DIL_CHOOSE_PITCH(head_dim) ((((head_dim) + 15) / 16 | 1) * 16)
 
 /* A gradient, or its sum in f32 over several passes. */
 typedef struct dil_gradient {

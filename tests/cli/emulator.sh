@@ -24,6 +24,7 @@ compare() { # chip, patterns, suites...
   "$BUILD/tests/fuzz/fuzz_pattern" --count "$patterns" --seed "$seed" \
     >"$TMP/patterns on sm_$FAKE_CHIP" 2>&1
   extreme_scores
+  checked
 }
 
 # A ring of devices whose work is done as late as may be, and in any order.
@@ -38,6 +39,26 @@ rings() {
       --topology four --seq 256 --random 1 --device cuda --check \
       >"$TMP/ring, $order" 2>&1
   done
+}
+
+# Every access is looked at where blocks are chosen by matrix products, and where a
+# list holds a key twice.
+cat >"$TMP/chosen.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 72; dtype bf16; causal; block 16;
+            keep top 3 by mean each; branch { } }
+END
+cat >"$TMP/keys.dil" <<'END'
+pattern p { heads 2; head_dim 16; dtype f16; input cols : i32[*];
+            branch { keys cols; } }
+END
+printf '\223NUMPY\1\0\166\0%-117s\n\7\0\0\0\7\0\0\0\11\0\0\0' \
+  "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }" >"$TMP/cols.npy"
+checked() {
+  for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy"; do
+    # shellcheck disable=SC2086 # words
+    EMULATED_CHECK=1 "$BUILD/dil" run "$TMP/"${run%% *}.dil ${run#* } --random 1 \
+      --device cuda --check || echo "not ok $run"
+  done >"$TMP/checked accesses on sm_$FAKE_CHIP" 2>&1
 }
 
 # Scores so large that f32 rounds their products by more than a weight's range,

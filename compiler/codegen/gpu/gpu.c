@@ -282,22 +282,12 @@ static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
   return !refused;
 }
 
-/* Returns whether a choice is among blocks of cells of a grid. */
-static bool chooses_cells(const dil_table *t) {
-  for (int32_t c = 0; c < t->choice_count; c++)
-    if (t->inputs[t->choices[c].rows + 2].cell[0]) return true;
-  return false;
-}
-
 /* Lists all variants that a request wants; the caller frees *jobs, also on
  * failure. */
 static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
   const gpu_strategy *selected;
   *jobs = calloc(1, sizeof **jobs);
   if (!*jobs) return dil_fail(DIL_MEMORY, "no memory for compilers");
-  if (chooses_cells(&request->common.plan->table))
-    return dil_fail(DIL_UNSUPPORTED, "blocks of cells of a grid that are chosen by "
-                    "their scores run on processors alone");
   dil_status status = gpu_select_by_knobs(request, &selected);
   for (size_t i = 0; !status && i < sizeof strategies / sizeof *strategies;
        i++) {

@@ -9,9 +9,25 @@ _Static_assert(sizeof(dil_choose_params) == DIL_CHOOSE_BYTES,
 
 enum { BLOCKS_A_PROCESSOR = 4 /* of dil_choose */ };
 
-static int32_t strip_of(const dil_choice *c) {
-  return (int32_t)DIL_CHOOSE_STRIP(c->query_block,
-                                   c->estimate == DIL_ESTIMATE_EACH);
+static int32_t rows_at_once(const dil_table *t, const dil_choice *c) {
+  bool each = c->estimate == DIL_ESTIMATE_EACH;
+  return DIL_CHOOSE_IS_TALL(c->query_block, each, dil_dtype_size(t->dtype))
+             ? DIL_CHOOSE_TALL
+             : DIL_CHOOSE_ROWS;
+}
+
+static int32_t strip_of(const dil_table *t, const dil_choice *c) {
+  bool each = c->estimate == DIL_ESTIMATE_EACH;
+  int32_t rows = rows_at_once(t, c);
+  return (int32_t)DIL_CHOOSE_STRIP(c->query_block, each, rows);
+}
+
+int32_t cuda_choose_shared(const dil_table *t, int32_t choice) {
+  int32_t rows = rows_at_once(t, &t->choices[choice]);
+  bool tall = rows == DIL_CHOOSE_TALL; /* of elements as they are */
+  int32_t numbers = rows * DIL_CHOOSE_PITCH(t->head_dim);
+  size_t size = tall ? dil_dtype_size(t->dtype) : sizeof(float);
+  return numbers * (int32_t)size + DIL_CHOOSE_SHARED;
 }
 
 static int32_t power_above(int32_t count) {
@@ -28,7 +44,8 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.width = (int)round_up(p.keys, 32);
   p.sorted = c->share > 0 ? power_above(p.keys) : 0;
   p.room = (int)dil_choice_room(c, r->M);
-  p.own_bytes = strip_of(c) * (int64_t)p.width * 2 * (int64_t)sizeof(float) +
+  int64_t estimates = strip_of(r->table, c) * (int64_t)p.width;
+  p.own_bytes = estimates * (c->shared ? 2 : 1) * (int64_t)sizeof(float) +
                 (p.width + p.sorted) * (int64_t)sizeof(uint64_t);
   return p;
 }
@@ -41,13 +58,15 @@ cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
                                        const dil_choose_params *p) {
   const dil_table *t = r->table;
   const dil_choice *c = &t->choices[p->choice];
-  int64_t strips = (p->queries + strip_of(c) - 1) / strip_of(c);
+  int64_t strip = strip_of(t, c), strips = (p->queries + strip - 1) / strip;
   int64_t lines = r->B * t->heads * p->queries;
   bool means = c->estimate != DIL_ESTIMATE_INPUT;
   cuda_choose_layout at = {
       .blocks = minimum(BLOCKS_A_PROCESSOR * r->device->facts.processors,
                         r->B * heads_that_choose(t, c) * strips)};
-  at.list = means ? r->B * t->kv_heads * t->head_dim * p->width * 4 : 0;
+  at.list = means ? r->B * t->kv_heads * DIL_CHOOSE_DEPTH(t->head_dim) *
+                        p->width * 4
+                  : 0;
   at.list = round_up(at.list, 256);
   at.length = at.list + round_up(lines * p->room * 4, 256);
   at.own = at.length + round_up(lines * 4, 256);

@@ -296,6 +296,28 @@ START_TEST(choices_stand_beside_lists) {
 }
 END_TEST
 
+/* Blocks of cells, among all or beside another keep: of a given grid, and of one
+ * whose first extent is the call's. */
+static const char *const grids[] = {
+    "pattern p { heads 4 kv 2; head_dim 20; dtype f16; grid 9 x 16; "
+    "block 3 x 4; keep top 3 by mean each; branch { } }",
+    "pattern p { heads 2; head_dim 24; dtype bf16; grid any x 6 x 4; "
+    "block 2 x 2 x 4; keep bi == bj; keep mass 0.5, 4 by mean; branch { } }"};
+
+START_TEST(cells_of_a_grid_are_chosen) {
+  if (gpu_leaves_case("cells", PATTERNS + 5 + _i)) return;
+  tested_pattern *made = tested_pattern_new("cells.dil", grids[_i], NULL, 0);
+  ck_assert_msg(made->pattern != NULL, "%s", made->problem);
+  kernel_made *k = kernel_make(made, (recipe){0});
+  data *d = data_new(made, (call_shape){.batch = 2, .queries = 144, .keys = 144,
+                                        .seed = 6});
+  ck_assert_str_eq(data_problem(d, k), "");
+  data_free(d);
+  kernel_unmake(k);
+  tested_pattern_free(made);
+}
+END_TEST
+
 static Suite *choice_suite(void) {
   Suite *s = suite_create("choice");
   TCase *cases = tcase_create("cases");
@@ -307,6 +329,7 @@ static Suite *choice_suite(void) {
   TCase *lists = tcase_create("lists");
   tcase_set_timeout(lists, 60);
   tcase_add_test(lists, choices_stand_beside_lists);
+  tcase_add_loop_test(lists, cells_of_a_grid_are_chosen, 0, 2);
   suite_add_tcase(s, lists);
   return s;
 }

@@ -43,19 +43,48 @@ static long long clamped(int64_t x) {
   return x < INT32_MAX ? (long long)x : INT32_MAX;
 }
 
+/* The cells of a choice's blocks and of the grid, three axes each. */
+static void put_cells(source_text *s, const dil_table *t, const dil_choice *c) {
+  const dil_input *lists = &t->inputs[c->rows];
+  int32_t more = DIL_GRID_AXES - t->grid.axes;
+  bool cells = lists->cell[0] > 0;
+  put(s, "{");
+  for (int32_t a = 0; a < DIL_GRID_AXES; a++)
+    put(s, "%s%lld", a ? ", " : "",
+        !cells ? 0 : a < more ? 1 : (long long)lists->cell[a - more]);
+  put(s, "}, {");
+  for (int32_t a = 0; a < DIL_GRID_AXES; a++)
+    put(s, "%s%lld", a ? ", " : "",
+        !cells ? 0 : a < more ? 1 : (long long)t->grid.extent[a - more]);
+  put(s, "}");
+}
+
+/* What some choice has, so that templates leave out the rest. */
+static void put_kinds(source_text *s, const dil_table *t) {
+  bool each = false, cells = false;
+  for (int32_t k = 0; k < t->choice_count; k++) {
+    each |= t->choices[k].estimate == DIL_ESTIMATE_EACH;
+    cells |= t->inputs[t->choices[k].rows].cell[0] > 0;
+  }
+  put(s, "#define CHOICES_EACH %d\n#define CHOICES_CELLS %d\n", each, cells);
+}
+
 void put_choices(source_text *s, const plan *p) {
   const dil_table *t = &p->table;
   put(s, "#define CHOICES %d\n", t->choice_count);
   if (!t->choice_count) return;
+  put_kinds(s, t);
   put(s, "#include \"templates/shared/choice_row.cuh\"\n"
          "#line 1 \"choices of %s\"\n"
          "__constant__ dil_choice_row dil_choices[CHOICES] = {\n", t->name);
   for (int32_t k = 0; k < t->choice_count; k++) {
     const dil_choice *c = &t->choices[k];
-    put(s, "  {%d, %d, %lld, %lld, %lld, %lld, %d, %d, %d, %d, %.17g},\n",
-        c->branch, c->rows, (long long)c->query_block, (long long)c->block,
+    put(s, "  {%d, %d, %lld, %lld, %lld, %lld, %d, %d, %d, %d, ", c->branch,
+        c->rows, (long long)c->query_block, (long long)c->block,
         clamped(c->left), clamped(c->right), c->most, c->estimate, c->gate,
-        c->shared ? t->heads / t->kv_heads : 1, c->share);
+        c->shared ? t->heads / t->kv_heads : 1);
+    put_cells(s, t, c);
+    put(s, ", %.17g},\n", c->share);
   }
   put(s, "};\n");
   put_others(s, p);
