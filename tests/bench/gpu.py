@@ -50,6 +50,7 @@ class Case:
     causal: bool = False
     combine: str = "softmax"
     mask: str = ""                # in place of the branches
+    keep: str = ""                # blocks of keys, before the branches
     kernel: str = ""              # of patterns.dil, or of an example
     file: str = "tests/bench/patterns.dil"
     backward: bool = False        # its gradients are timed
@@ -67,6 +68,8 @@ class Case:
                 return file.read()
         ways = "".join(f" branch {{ segment {s}; dilation {r}; }}"
                        for s, r in zip(self.segments, self.dilations))
+        if self.keep:
+            ways = f" {self.keep} branch {{ }}"
         if self.mask:
             ways = f" branch {{ mask {self.mask}; }}"
         order = ("schedule any { gradient_order any; }"
@@ -119,7 +122,21 @@ def all_cases():
                               (1,), backward=True, peers=peers("torch_dense")))
     cases += [replace(case, name=case.name + "-any", unordered=True, peers=None)
               for case in cases if case.training or case.backward]
-    return cases + pattern_cases(peers("torch_masks"))
+    return cases + chosen_cases() + pattern_cases(peers("torch_masks"))
+
+
+def chosen_cases():
+    """A tenth of the blocks: by numbers of the call, for which nothing is estimated,
+    and by scores. What these take longer is the time of means and estimates."""
+    gate = "input gate : f32[B, H, nbq, nb];"
+    kept = {"gate": f"{gate} block 64; keep top 26 by gate;",
+            "mean": "block 64; keep top 26 by mean;",
+            "each": "block 64; keep top 26 by mean each;",
+            "mass": "block 64; keep mass 0.9, 26 by mean;",
+            "moba": "block 1, 512; keep top 4 by mean each;"}
+    return [Case(f"chosen-{name}{'-causal' * causal}", 16384, 16, 128, (), (),
+                 keep=keep, causal=causal)
+            for name, keep in kept.items() for causal in (False, True)]
 
 
 def pattern_cases(peers):
