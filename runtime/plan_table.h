@@ -150,7 +150,7 @@ typedef struct dil_input {
   uint8_t apart;
   /* Of a table that the run time makes of lists of blocks (lists.h): which
    * inputs hold them, and the sizes of its blocks. All 0: the call brings the
-   * input. */
+   * input. A kernel reads such a table as bits (dil_input_is_bits). */
   uint8_t rows, cols;
   bool keys;            /* of such a table: it has a byte for each key, and the
                          * list of keys is `rows` and `cols` alike */
@@ -162,6 +162,12 @@ typedef struct dil_input {
  * otherwise it is a list that a choice makes. */
 static inline bool dil_input_is_table(const dil_input *in) {
   return in->rows != in->cols || in->keys;
+}
+
+/* Returns whether kernels read a bit for each pair of blocks, in words of 32: strides
+ * count bits then, and each row of a table begins a word. */
+static inline bool dil_input_is_bits(const dil_input *in) {
+  return in->rows != in->cols;
 }
 
 /* The estimate of a choice of blocks: by the mean query of a block, by each of

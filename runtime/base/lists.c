@@ -1,10 +1,11 @@
 /* lists.c - lists of blocks, or of keys, become a table, once a call.
  *
- * In: the arrays of a call in the form CSR, or a list of keys. Out: a byte for each
- * pair of a query block and a key block, or for each key, 1 where the lists hold it;
- * or an error that says which entry is none. The order of entries and their number
- * do not matter. */
+ * In: the arrays of a call in the form CSR, or a list of keys. Out: a byte or a bit
+ * for each pair of a query block and a key block, or a byte for each key, 1 where the
+ * lists hold it; or an error that says which entry is none. The order of entries and
+ * their number do not matter. */
 #include "lists.h"
+#include "arithmetic.h"
 #include "status.h"
 #include <string.h>
 
@@ -64,6 +65,25 @@ dil_tensor dil_lists_table(const dil_input *made, const dil_tensor *rows,
   shape[made->rank - 2] = (M + made->query_block - 1) / made->query_block;
   shape[made->rank - 1] = (M + made->block - 1) / made->block;
   return dil_tensor_make(data, DIL_U8, made->rank, shape);
+}
+
+enum { WORD_BITS = 32 };
+
+dil_tensor dil_lists_bits(const dil_input *made, const dil_tensor *rows,
+                          int64_t M, void *data) {
+  dil_tensor t = dil_lists_table(made, rows, M, data);
+  if (!dil_input_is_bits(made)) return t;
+  int64_t stride = round_up(t.shape[t.rank - 1], WORD_BITS);
+  for (int32_t axis = t.rank - 2; axis >= 0; axis--) {
+    t.stride[axis] = stride;
+    stride *= t.shape[axis];
+  }
+  return t;
+}
+
+int64_t dil_lists_bytes(const dil_input *made, const dil_tensor *table) {
+  return dil_input_is_bits(made) ? table->shape[0] * table->stride[0] / 8
+                                 : dil_tensor_count(table);
 }
 
 /* ---- choices ------------------------------------------------------------- */
@@ -195,6 +215,33 @@ static void fill_keys(const dil_tensor *list, const dil_tensor *table) {
       int64_t key = key_at(list, line, e);
       if (key >= 0 && key < keys) row[key] = 1;
     }
+  }
+}
+
+static void fill_row_bits(const lists_line *l, int64_t block, uint32_t *row,
+                          int64_t words) {
+  int64_t first, end;
+  line_range(l, block, &first, &end);
+  memset(row, 0, (size_t)words * sizeof *row);
+  for (int64_t e = first; e < end; e++) {
+    int64_t key = l->cols[e * l->col_stride];
+    if (key >= 0 && key < l->keys)
+      row[key / WORD_BITS] |= UINT32_C(1) << key % WORD_BITS;
+  }
+}
+
+void dil_lists_fill_bits(const dil_input *made, const dil_tensor *rows,
+                         const dil_tensor *cols, const dil_tensor *blocks) {
+  uint32_t *row = blocks->data;
+  if (!dil_input_is_bits(made)) {
+    fill_keys(rows, blocks);
+    return;
+  }
+  int64_t words = blocks->stride[blocks->rank - 2] / WORD_BITS;
+  for (int64_t line = 0; line < line_count(blocks, 2); line++) {
+    lists_line l = line_of(rows, cols, blocks, line);
+    for (int64_t block = 0; block < l.queries; block++, row += words)
+      fill_row_bits(&l, block, row, words);
   }
 }
 

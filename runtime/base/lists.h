@@ -9,10 +9,16 @@
 
 #include "runtime/call.h"
 
-/* The table that lists stand for, row-major, where a call has M keys. */
+/* The table that lists stand for, row-major, where a call has M keys: a byte for
+ * each pair of blocks, or for each key. */
 DIL_API dil_tensor dil_lists_table(const dil_input *made,
                                    const dil_tensor *rows, int64_t M,
                                    void *data);
+/* The same as a kernel reads it: of blocks as bits (dil_input_is_bits); and the bytes
+ * that such a table takes. */
+DIL_API dil_tensor dil_lists_bits(const dil_input *made, const dil_tensor *rows,
+                                  int64_t M, void *data);
+DIL_API int64_t dil_lists_bytes(const dil_input *made, const dil_tensor *table);
 /* DIL_USAGE where an entry is no block, or key, of the table or a row is no part of
  * `cols`; the message names the inputs, of which `made` is the table. rows is i32
  * [.., nbq + 1] and cols i32 [.., *], both readable. blocks is u8 [.., nbq, nb], or
@@ -37,5 +43,8 @@ DIL_API dil_status dil_lists_refuse(const dil_table *table, int32_t made);
  * row-major table. Entries outside it are left out. */
 DIL_API void dil_lists_fill(const dil_input *made, const dil_tensor *rows,
                             const dil_tensor *cols, const dil_tensor *blocks);
+/* The same for a table of dil_lists_bits. */
+DIL_API void dil_lists_fill_bits(const dil_input *made, const dil_tensor *rows,
+                                 const dil_tensor *cols, const dil_tensor *blocks);
 
 #endif

@@ -87,7 +87,7 @@ static dil_status input_bind_made(cpu_run *r, int32_t index) {
   const dil_choice *c = dil_choice_of(r->table, index);
   r->read[index] =
       c ? dil_choice_list(c, r->table->heads, r->B, r->M, c->rows != index, NULL)
-        : dil_lists_table(in, &r->read[in->rows], r->M, NULL);
+        : dil_lists_bits(in, &r->read[in->rows], r->M, NULL);
   input_show(r, index);
   return c ? dil_choice_check(r->table, r->call, index, &r->read[index])
            : DIL_OK;
@@ -113,15 +113,20 @@ dil_status input_bind(cpu_run *r, const dil_code *code) {
   return DIL_OK;
 }
 
-static int64_t input_made_one(const dil_tensor *t) {
-  return round_up(dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype), 64);
+static int64_t input_made_one(const cpu_run *r, int32_t index) {
+  const dil_input *in = &r->table->inputs[index];
+  const dil_tensor *t = &r->read[index];
+  int64_t bytes = dil_input_is_table(in)
+                      ? dil_lists_bytes(in, t)
+                      : dil_tensor_count(t) * (int64_t)dil_dtype_size(t->dtype);
+  return round_up(bytes, 64);
 }
 
 /* Bytes of what is made, and what making it takes. */
 static int64_t input_made_bytes(const cpu_run *r) {
   int64_t bytes = choose_bytes(r) + key_list_bytes(r);
   for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++)
-    bytes += input_made_one(&r->read[i]);
+    bytes += input_made_one(r, i);
   return bytes;
 }
 
@@ -137,7 +142,7 @@ static dil_status input_make_tables(cpu_run *r, bool chosen) {
                               : dil_lists_check(in, r->table->inputs, rows,
                                                 cols, &r->read[i]);
     if (wrong) return wrong;
-    dil_lists_fill(in, rows, cols, &r->read[i]);
+    dil_lists_fill_bits(in, rows, cols, &r->read[i]);
   }
   return DIL_OK;
 }
@@ -147,7 +152,7 @@ static dil_status input_make(cpu_run *r, char *memory) {
   for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
     r->read[i].data = memory;
     input_show(r, i);
-    memory += input_made_one(&r->read[i]);
+    memory += input_made_one(r, i);
   }
   dil_status status = input_make_tables(r, false);
   if (status) return status;
@@ -160,7 +165,8 @@ static dil_status input_make(cpu_run *r, char *memory) {
 
 static bool input_has_summary(const cpu_run *r, int32_t index) {
   const dil_tensor *t = &r->read[index];
-  return r->table->inputs[index].masks && t->rank > 0 &&
+  const dil_input *in = &r->table->inputs[index];
+  return in->masks && !dil_input_is_bits(in) && t->rank > 0 &&
          t->shape[t->rank - 1] > BOUNDS_BLOCK;
 }
 
@@ -210,6 +216,24 @@ static void input_scan(const dil_tensor *t, int32_t axis, int64_t offset,
     *low = x < *low || isnan(x) ? (isnan(x) ? -INFINITY : x) : *low;
     *high = x > *high || isnan(x) ? (isnan(x) ? INFINITY : x) : *high;
   }
+}
+
+/* The same of `count` bits, at least one, from number `at` on: neighbours word by
+ * word. */
+static void input_scan_bits(const dil_tensor *t, int64_t at, int64_t stride,
+                            int64_t count, double *low, double *high) {
+  const uint32_t *words = t->data;
+  bool some = false, missing = false;
+  for (int64_t n = 0; n < count && !(some && missing);) {
+    int64_t bit = at + n * stride, shift = bit % 32;
+    int64_t taken = stride == 1 ? minimum(32 - shift, count - n) : 1;
+    uint32_t asked = UINT32_MAX >> (32 - taken), held = words[bit / 32] >> shift;
+    some |= held & asked;
+    missing |= ~held & asked;
+    n += taken;
+  }
+  if (!missing < *low) *low = !missing;
+  if (some > *high) *high = some;
 }
 
 static void input_bounds_fill_one(const dil_tensor *t, input_bounds *b) {
@@ -297,9 +321,13 @@ void input_range(const dil_env *env, int32_t index, int32_t axis,
   if (!inside || first < 0 || last >= size) *low = *high = 0; /* reads 0 */
   int64_t from = maximum(first, 0), to = minimum(last, size - 1);
   if (!inside || from > to) return;
-  if (axis == t->rank - 1 && summary && summary->low) {
+  bool bits = dil_input_is_bits(&r->table->inputs[index]);
+  if (bits && (axis == t->rank - 1 || to - from < BOUNDS_BLOCK)) {
+    int64_t stride = t->stride[axis];
+    input_scan_bits(t, offset + from * stride, stride, to - from + 1, low, high);
+  } else if (axis == t->rank - 1 && summary && summary->low) {
     input_last_axis_range(t, summary, row, offset, from, to, low, high);
-  } else if (to - from < BOUNDS_BLOCK || axis == t->rank - 1) {
+  } else if (!bits && (to - from < BOUNDS_BLOCK || axis == t->rank - 1)) {
     input_scan(t, axis, offset, from, to + 1, low, high);
   } else {
     *low = -INFINITY; /* a long run without a summary: anything */

@@ -235,6 +235,7 @@ DIL_INLINE Result r_each(int count, Element element) {
 
 /* Blocks of a range that are looked at; a longer one is anything. */
 enum { DIL_BOUNDS_MOST = 64 };
+enum { DIL_WORDS_MOST = DIL_BOUNDS_MOST * DIL_BOUNDS_BLOCK / 32 };
 
 /* The number of the row (all axes but the last) that the ranges name. False:
  * they name several. -1: it is outside of the input. */
@@ -298,5 +299,56 @@ DIL_READER(r_read_f16, dil_reals, float, dil_read_f16, r_float, f_any())
 DIL_READER(r_read_i32, dil_range, int, dil_read_i32, r_int, r_any())
 DIL_READER(r_read_u8, dil_range, int, dil_read_u8, r_int, (dil_range{0, 255}))
 #undef DIL_READER
+
+/* The bits that a range of the last axis holds in one row, word by word; outside
+ * reads 0. */
+DIL_INLINE dil_range r_bits_row(const dil_device_input &in, int rank,
+                                const dil_range *at) {
+  const dil_range zero = {0, 0}, any = {0, 1};
+  dil_range last = at[rank - 1];
+  long long row, size = in.dim[rank - 1];
+  if (!r_row(in, rank, at, &row)) return any;
+  if (row < 0 || last.high < 0 || last.low >= size) return zero;
+  int low = last.low > 0 ? (int)last.low : 0;
+  int high = last.high < size ? (int)last.high : (int)size - 1;
+  int from = low / 32, to = high / 32;
+  if (to - from >= DIL_WORDS_MOST) return any;
+  const unsigned *words =
+      (const unsigned *)in.data + row * in.stride[rank - 2] / 32;
+  unsigned some = 0, missing = low != last.low || high != last.high;
+#pragma unroll 1
+  for (int word = from; word <= to; word++) {
+    unsigned asked = ~0u;
+    if (word == from) asked &= ~0u << low % 32;
+    if (word == to) asked &= ~0u >> (31 - high % 32);
+    some |= words[word] & asked;
+    missing |= ~words[word] & asked;
+  }
+  return {!missing, some != 0};
+}
+
+/* The same of several rows, up to as many as single elements. */
+DIL_INLINE dil_range r_bits(const dil_device_input &in, int rank,
+                            const dil_range *at) {
+  dil_range one[4] = {at[0], at[1], at[2], at[3]}, rows = at[rank - 2];
+  long long more = (long long)rows.high - rows.low;
+  if (more >= DIL_ELEMENTS_MOST) return {0, 1};
+  return r_each<dil_range>((int)more + 1, [&](int n) {
+    one[rank - 2] = r_int(rows.low + n);
+    return r_bits_row(in, rank, one);
+  });
+}
+
+DIL_INLINE dil_range r_read_bit(const dil_device_input &in, int rank,
+                                dil_range a, dil_range b, dil_range c,
+                                dil_range d) {
+  const dil_range at[4] = {a, b, c, d};
+  int count = r_elements(at);
+  if (!count) return r_bits(in, rank, at);
+  return r_each<dil_range>(count, [&](int n) {
+    return r_int(dil_read_bit(in, rank, r_index(a, n), r_index(b, n),
+                              r_index(c, n), r_index(d, n)));
+  });
+}
 
 #endif

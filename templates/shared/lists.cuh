@@ -34,7 +34,7 @@ DIL_INLINE void key_list_row(const dil_params &p, int made, long long row) {
   mark_entries(to, entry, list.stride[last], 0, list.dim[last], table.dim[last]);
 }
 
-/* Row `row` of all rows of a table. */
+/* Row `row` of all rows of a table, a bit for each block of keys. */
 DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
   if (dil_inputs[made].keys) {
     key_list_row(p, made, row);
@@ -52,10 +52,14 @@ DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
   long long first = start[block * apart], end = start[(block + 1) * apart];
   if (first < 0) first = 0;
   if (end > cols.dim[rank - 2]) end = cols.dim[rank - 2];
-  unsigned char *to = (unsigned char *)table.data + row * keys;
-  for (long long k = lane; k < keys; k += 32) to[k] = 0;
+  long long words = table.stride[rank - 2] / 32;
+  unsigned *to = (unsigned *)table.data + row * words;
+  for (long long k = lane; k < words; k += 32) to[k] = 0;
   __syncwarp();
-  mark_entries(to, entry, stride, first, end, keys);
+  for (long long e = first + lane; e < end; e += 32) {
+    int key = entry[e * stride];
+    if (key >= 0 && key < keys) atomicOr(&to[key / 32], 1u << key % 32);
+  }
 }
 
 extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {

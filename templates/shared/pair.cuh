@@ -104,24 +104,24 @@ DIL_INLINE float dil_from_bf16(unsigned short x) {
   return __uint_as_float((unsigned)x << 16);
 }
 
-/* Element x of an input; outside, 0. */
+/* Element x of an input, number `place` of its memory; outside, 0. */
 #if EAGER
 static __device__ const float dil_nothing = 0;
-#define DIL_FETCH(stored, x)                                                 \
+#define DIL_FETCH(stored, x, place)                                          \
   bool inside = dil_inside(in, rank, at);                                    \
-  const stored *from = (const stored *)in.data + dil_offset(in, rank, at);   \
+  const stored *from = (const stored *)in.data + (place);                    \
   stored x = *(inside ? from : (const stored *)&dil_nothing)
 #else
-#define DIL_FETCH(stored, x)                                                 \
+#define DIL_FETCH(stored, x, place)                                          \
   if (!dil_inside(in, rank, at)) return 0;                                   \
-  stored x = ((const stored *)in.data)[dil_offset(in, rank, at)]
+  stored x = ((const stored *)in.data)[place]
 #endif
 
 #define DIL_READER(name, stored, result, convert)                            \
   DIL_INLINE result name(const dil_device_input &in, int rank, int a, int b, \
                          int c, int d) {                                     \
     const int at[4] = {a, b, c, d};                                          \
-    DIL_FETCH(stored, x);                                                    \
+    DIL_FETCH(stored, x, dil_offset(in, rank, at));                          \
     return convert(x);                                                       \
   }
 DIL_READER(dil_read_f32, float, float, )
@@ -130,5 +130,14 @@ DIL_READER(dil_read_f16, unsigned short, float, dil_from_f16)
 DIL_READER(dil_read_i32, int, int, )
 DIL_READER(dil_read_u8, unsigned char, int, )
 #undef DIL_READER
+
+/* A bit of a table of blocks, whose strides count bits. */
+DIL_INLINE int dil_read_bit(const dil_device_input &in, int rank, int a, int b,
+                            int c, int d) {
+  const int at[4] = {a, b, c, d};
+  long long offset = dil_offset(in, rank, at);
+  DIL_FETCH(unsigned, word, offset >> 5);
+  return word >> (offset & 31) & 1;
+}
 
 #endif

@@ -112,6 +112,11 @@ template <class T> CHIP_ATOMIC static T atomicAdd(T *to, T more) {
   *to = was + more;
   return was;
 }
+template <class T> CHIP_ATOMIC static T atomicOr(T *to, T more) {
+  T was = *to;
+  *to = was | more;
+  return was;
+}
 template <class T> CHIP_ATOMIC static T atomicMax(T *to, T other) {
   T was = *to;
   *to = was > other ? was : other;

@@ -282,6 +282,21 @@ static ref element_of_bits(build *b, ref bits, dil_dtype dtype) {
   }
 }
 
+/* The bit at an offset in bits, as i32 (dil_input_is_bits). */
+static ref load_bit(build *b, site *s, ref data, ref offset, ref inside) {
+  emit *e = &b->emit;
+  ref place = emit_shift_left(e, emit_shift_right(e, offset, 5), 2);
+  ref bits = emit_is_vector(offset)
+                 ? load_lanes(b, data, place, inside, DIL_I32)
+                 : load_scalar(b, s, data, place, inside, DIL_I32);
+  ref within = emit_convert(e, LLVMTrunc, emit_and(e, offset, emit_long(e, 31)),
+                            e->i32);
+  bits = LLVMBuildLShr(e->builder, bits, within, "");
+  bits = emit_and(e, bits, emit_word(e, 1));
+  return emit_is_vector(offset) ? bits
+                                : emit_select(e, inside, bits, emit_word(e, 0));
+}
+
 static ref input_value(build *b, site *s, const expr *x) {
   const emit *e = &b->emit;
   const dil_input *input = &b->plan->pattern->input[x->integer];
@@ -296,6 +311,7 @@ static ref input_value(build *b, site *s, const expr *x) {
     inside = axis == 0 ? below : emit_and(e, inside, below);
     offset = emit_add(e, offset, emit_mul(e, index, at->stride[axis]));
   }
+  if (dil_input_is_bits(input)) return load_bit(b, s, at->data, offset, inside);
   offset = emit_mul(e, offset, emit_long(e, element_bytes(input->dtype)));
   if (!emit_is_vector(offset))
     return element_of_bits(

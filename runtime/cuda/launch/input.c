@@ -24,12 +24,13 @@ static dil_tensor input_tensor(const cuda_run *r, int32_t index) {
                            made ? made[index - t->input_count].data : NULL);
   }
   const dil_tensor rows = input_tensor(r, in->rows);
-  return dil_lists_table(in, &rows, r->M, NULL);
+  return dil_lists_bits(in, &rows, r->M, NULL);
 }
 
 static bool input_has_bounds(const cuda_run *r, int32_t index) {
   dil_tensor t = input_tensor(r, index);
-  return r->table->inputs[index].masks && t.rank > 0 &&
+  const dil_input *in = &r->table->inputs[index];
+  return in->masks && !dil_input_is_bits(in) && t.rank > 0 &&
          t.shape[t.rank - 1] > DIL_BOUNDS_BLOCK && dil_tensor_count(&t) > 0;
 }
 
@@ -52,7 +53,9 @@ static int64_t input_bounds_bytes(const cuda_run *r, int32_t index) {
 
 static int64_t input_table_bytes(const cuda_run *r, int32_t index) {
   dil_tensor t = input_tensor(r, index);
+  const dil_input *in = &r->table->inputs[index];
   if (index < r->table->input_count || t.data) return 0;
+  if (dil_input_is_table(in)) return round_up(dil_lists_bytes(in, &t), 256);
   return round_up(dil_tensor_count(&t) * (int64_t)dil_dtype_size(t.dtype), 256);
 }
 

@@ -2,6 +2,7 @@
  *
  * Conversions are held to rounding done in float64 arithmetic, Philox to the
  * published known-answer vectors of its authors. */
+#include "runtime/base/lists.h"
 #include "runtime/base/module.h"
 #include "runtime/base/process.h"
 #include "runtime/base/random.h"
@@ -176,6 +177,49 @@ START_TEST(integer_elements_are_clipped) {
   dil_element_write(bytes, DIL_U8, 1, 300);
   ck_assert_int_eq(bytes[1], 255);
   ck_assert_int_eq(bytes[0], 0);
+}
+END_TEST
+
+/* ---- lists --------------------------------------------------------------- */
+
+static const dil_input block_lists = {
+    .rank = 3, .rows = 0, .cols = 1, .query_block = 64, .block = 64};
+
+/* Bits and bytes of two heads hold the same blocks; 70 blocks fill no word. */
+START_TEST(bits_of_lists_are_their_bytes) {
+  enum { HEADS = 2, BLOCKS = 70, ROOM = 500, M = 64 * BLOCKS - 3 };
+  int32_t start[HEADS][BLOCKS + 1], entry[HEADS][ROOM];
+  for (int h = 0; h < HEADS; h++) {
+    for (int e = 0; e < ROOM; e++)
+      entry[h][e] = (e * 37 + h * 11) % (BLOCKS + 4) - 2;
+    for (int r = start[h][0] = 0; r < BLOCKS; r++)
+      start[h][r + 1] = start[h][r] + (r * 5 + h) % 8;
+  }
+  dil_tensor rows = dil_tensor_make(start, DIL_I32, 2,
+                                    (int64_t[]){HEADS, BLOCKS + 1});
+  dil_tensor cols = dil_tensor_make(entry, DIL_I32, 2,
+                                    (int64_t[]){HEADS, ROOM});
+  static uint8_t bytes[HEADS * BLOCKS * BLOCKS];
+  static uint32_t words[HEADS * BLOCKS * 3];
+  memset(words, 0xff, sizeof words);
+  dil_tensor table = dil_lists_table(&block_lists, &rows, M, bytes);
+  dil_tensor bits = dil_lists_bits(&block_lists, &rows, M, words);
+  dil_lists_fill(&block_lists, &rows, &cols, &table);
+  dil_lists_fill_bits(&block_lists, &rows, &cols, &bits);
+  ck_assert_int_eq(dil_lists_bytes(&block_lists, &bits), sizeof words);
+  for (int64_t e = 0; e < (int64_t)sizeof bytes; e++) {
+    int64_t at = e / BLOCKS / BLOCKS * bits.stride[0] +
+                 e / BLOCKS % BLOCKS * bits.stride[1] + e % BLOCKS;
+    ck_assert_int_eq(words[at / 32] >> at % 32 & 1, bytes[e]);
+  }
+}
+END_TEST
+
+/* A table of 1 Mi tokens takes 32 MiB a head. */
+START_TEST(lists_of_a_million_tokens_fit) {
+  dil_tensor rows = dil_tensor_make(NULL, DIL_I32, 2, (int64_t[]){16, 16385});
+  dil_tensor bits = dil_lists_bits(&block_lists, &rows, 1 << 20, NULL);
+  ck_assert_int_eq(dil_lists_bytes(&block_lists, &bits), 16 << 25);
 }
 END_TEST
 
@@ -403,6 +447,8 @@ static Suite *runtime_suite(void) {
   tcase_add_test(tensor, nan_stays_nan);
   tcase_add_test(tensor, element_write_rounds_once);
   tcase_add_test(tensor, integer_elements_are_clipped);
+  tcase_add_test(tensor, bits_of_lists_are_their_bytes);
+  tcase_add_test(tensor, lists_of_a_million_tokens_fit);
   tcase_add_test(tensor, tensor_is_row_major);
   tcase_add_test(tensor, tensor_count_sees_overflow);
   tcase_add_test(random, philox_gives_known_answers);

@@ -48,7 +48,8 @@ static void put_range_indices(source_text *s, const plan *p, const expr *e) {
 
 static void put_range_input(source_text *s, const plan *p, const expr *e) {
   const dil_input *input = &p->pattern->input[e->integer];
-  put(s, "r_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
+  put(s, "r_read_%s(at.input[%d], %d",
+      dil_input_is_bits(input) ? "bit" : dil_dtype_name(input->dtype),
       (int)e->integer, input->rank);
   put_range_indices(s, p, e);
   put(s, ")");

@@ -96,7 +96,8 @@ void put_indices(source_text *s, const plan *p, const expr *read) {
 
 static void put_value_input(source_text *s, const plan *p, const expr *e) {
   const dil_input *input = &p->pattern->input[e->integer];
-  put(s, "dil_read_%s(at.input[%d], %d", dil_dtype_name(input->dtype),
+  put(s, "dil_read_%s(at.input[%d], %d",
+      dil_input_is_bits(input) ? "bit" : dil_dtype_name(input->dtype),
       (int)e->integer, input->rank);
   put_indices(s, p, e);
   put(s, ")");
