@@ -146,7 +146,7 @@ static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
 
 %nterm <statement *> edition item import let pattern topology schedule kernel
 %nterm <statement *> pattern_statement branch_statement common
-%nterm <statement *> topology_statement knob on with estimate
+%nterm <statement *> topology_statement knob on with estimate cells
 %nterm <statement_list> items pattern_block pattern_statements
 %nterm <statement_list> branch_block branch_statements
 %nterm <statement_list> topology_block topology_statements
@@ -238,10 +238,11 @@ pattern_statement:
     $$->option = $differentiated;
   }
 | "input" NAME[name] ':' element_type '[' dimensions ']' "from" NAME[rows] ','
-  NAME[cols] ';' {
+  NAME[cols] cells ';' {
     $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
     named($$, $name, @name)->args = $dimensions;
     $$->child = from_lists(r, @rows, $rows, @cols, $cols);
+    $$->child->child = $cells;
   }
 | "input" NAME[name] ':' element_type '[' dimensions ']' "from" NAME[list] ';' {
     $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
@@ -346,6 +347,11 @@ estimate:
     $$ = named(statement_new(r, WORD_MEAN, @1), $2, @2);
   }
 | NAME        { $$ = named(statement_new(r, WORD_INPUT, @1), $1, @1); }
+
+/* Of a table of lists: its blocks, where they are blocks of cells. */
+cells:
+  %empty          { $$ = NULL; }
+| "block" extents { $$ = gridded(r, WORD_BLOCK, @1, $2); }
 
 axes:
   NAME          { $$ = alone(term_axis(r, @1, $1)); }

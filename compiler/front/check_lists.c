@@ -224,6 +224,23 @@ static int32_t counted_block(const expr *e) {
   return e->arg[0]->arg[1]->integer == size - 1 ? (int32_t)size : 0;
 }
 
+/* The sizes of the blocks of a table, from its last dimensions or, of cells of a
+ * grid, as they are said; 0: the dimensions are no counts of blocks. */
+static void table_blocks(scope *s, const pattern *p, const statement *given,
+                         int32_t *queries, int32_t *keys) {
+  int32_t at = pattern_reads(p), last = given->args.count - 1;
+  expr *const *size = p->dimension[at];
+  if (!given->child->child) {
+    *queries = counted_block(size[last - 1]);
+    *keys = counted_block(size[last]);
+    return;
+  }
+  check_block(s, given->child->child);
+  if (s->block > 0 && check_is_dimension(s, size[last - 1], "nbq") &&
+      check_is_dimension(s, size[last], "nb"))
+    *queries = *keys = (int32_t)s->block;
+}
+
 void check_made_table(const scope *s, pattern *p, const statement *given) {
   const term *first = argument(given->child, 0);
   const term *second = argument(given->child, 1);
@@ -238,10 +255,11 @@ void check_made_table(const scope *s, pattern *p, const statement *given) {
   int32_t axis = 0;
   for (const term *t = given->args.first; t; t = t->next)
     p->dimension[at][axis++] = check_integer(s, t);
+  scope inner = *s;
   bool whole = given->choice == WORD_U8 && rank >= 2 &&
                rank == p->input[rows].rank + 1;
-  int32_t queries = whole ? counted_block(p->dimension[at][rank - 2]) : 0;
-  int32_t keys = whole ? counted_block(p->dimension[at][rank - 1]) : 0;
+  int32_t queries = 0, keys = 0;
+  if (whole) table_blocks(&inner, p, given, &queries, &keys);
   if (!queries || !keys)
     check_error(s->c, given->name_at,
                 "it is `u8`, has one dimension more than they, and ends in "
@@ -253,6 +271,7 @@ void check_made_table(const scope *s, pattern *p, const statement *given) {
                                .rank = rank, .rows = (uint8_t)rows,
                                .cols = (uint8_t)cols,
                                .query_block = queries, .block = keys};
+    if (given->child->child) check_cells(&inner, &p->input[at], given->at);
     p->made_count++;
   }
 }

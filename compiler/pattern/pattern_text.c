@@ -333,6 +333,8 @@ static void print_input(const pattern_printer *p, int32_t index) {
     fprintf(p->out, " from %s", p->pattern->input[input->rows].name);
   if (input->rows != input->cols)
     fprintf(p->out, ", %s", p->pattern->input[input->cols].name);
+  for (int32_t a = 0; input->cell[0] && a < p->pattern->grid.axes; a++)
+    fprintf(p->out, "%s%d", a ? " x " : " block ", input->cell[a]);
   fputs(";\n", p->out);
 }
 

@@ -59,4 +59,22 @@ is "there is no such query" \
 "$DIL" print --after plan "$TMP/g.dil" -k k >"$TMP/g.plan"
 is "a plan is read back" \
   good "$DIL" run --from plan "$TMP/g.plan" --seq 126 --random 5 --check
+
+# Tables of lists of blocks of cells, of a grid with and without a first extent.
+lists_read_back() { # grid, --seq
+  cat >"$TMP/l.dil" <<END
+pattern p {
+    heads 2; head_dim 16; dtype f32; grid $1; block 4 x 8;
+    input rows : i32[H, nbq + 1]; input cols : i32[H, *];
+    keep from rows, cols;
+    branch { }
+}
+END
+  "$DIL" print --after plan "$TMP/l.dil" >"$TMP/l.plan" &&
+    grep "from rows, cols block 4 x 8;" "$TMP/l.plan" &&
+    good "$DIL" run --from plan "$TMP/l.plan" --seq "$2" --random 5 --check \
+      --input rows=random --input cols=random
+}
+is "lists of blocks of cells are read back" lists_read_back "16 x 24" 384
+is "and where the first extent is any" lists_read_back "any x 24" 288
 exit $bad
