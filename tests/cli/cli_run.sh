@@ -398,12 +398,14 @@ same_bits_by_lists() {
     examples/adaptive.dil >"$TMP/given.dil"
   # shellcheck disable=SC2086 # words
   "$DIL" run examples/adaptive.dil $activations --selection "$TMP/chosen.npy" \
-    --out "$TMP/o.npy" --dq "$TMP/dq.npy" --dk "$TMP/dk.npy" &&
+    --out "$TMP/o.npy" --dq "$TMP/dq.npy" --dk "$TMP/dk.npy" \
+    --dv "$TMP/dv.npy" &&
     "$DIL" run "$TMP/given.dil" $activations \
       --input "rows=$TMP/chosen.rows.npy" --input "cols=$TMP/chosen.cols.npy" \
-      --out "$TMP/o2.npy" --dq "$TMP/dq2.npy" --dk "$TMP/dk2.npy" &&
+      --out "$TMP/o2.npy" --dq "$TMP/dq2.npy" --dk "$TMP/dk2.npy" \
+      --dv "$TMP/dv2.npy" &&
     cmp "$TMP/o.npy" "$TMP/o2.npy" && cmp "$TMP/dq.npy" "$TMP/dq2.npy" &&
-    cmp "$TMP/dk.npy" "$TMP/dk2.npy"
+    cmp "$TMP/dk.npy" "$TMP/dk2.npy" && cmp "$TMP/dv.npy" "$TMP/dv2.npy"
 }
 is "chosen lists give the same bits, backward too" same_bits_by_lists
 nothing_chosen() { # option...

@@ -37,6 +37,8 @@ done
 run adaptive --q $data/q.npy --k $data/k.npy --v $data/v.npy
 run dense --seq 300 --keys 451 --random 1
 run causal --seq 500 --random 1
+run xattention --seq 500 --random 1 --input gate=random
+run quest --seq 300 --random 1 --input gate=random
 run longnet -D w=128 --seq 1000 --random 1
 run longnet_torchscale -D w=100 --seq 777 --random 1
 run headsplit_mean --seq 700 --random 1

@@ -8,4 +8,5 @@ leave_unless_python python numpy
 python3 tests/python/python.py || bad=1
 python3 tests/python/calls.py || bad=1
 is "longnet.py" python3 examples/python/longnet.py
+is "estimates.py" python3 examples/python/estimates.py
 exit $bad
