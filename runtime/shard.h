@@ -33,6 +33,11 @@ typedef struct dil_shard {
    * added too, in one call of those for these queries. */
   double *inputs;
   bool sinks;
+  /* Backward: of each row the numbers that cpu_kernel_row_numbers writes, in
+   * place of o, lse and the states; NULL: these say them. */
+  const float *numbers;
+  uint64_t left_out;       /* backward: branches whose pairs are not visited, as
+                              bits */
   bool by_pass;            /* every pass has a state of its own, whatever the
                               combine; see run_states */
   int64_t longest;         /* M of the inputs' sizes, where a batch row is

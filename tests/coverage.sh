@@ -17,6 +17,7 @@ BUILD=${BUILD:-build}
 scripts='
 compiler/cli cli/*.sh
 compiler/exchange/exchange_cost.c cli/test_cli.sh cli/ring_examples.sh
+compiler/exchange/exchange_gradients.c cli/cli_backward.sh
 compiler/library/library_header.c cli/build.sh
 runtime/stream/stream_bound.c cli/cli_stream.sh
 compiler/codegen/gpu nvrtc emulated cli/emulator.sh gpu/gpu.sh

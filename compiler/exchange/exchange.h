@@ -4,9 +4,11 @@
 #ifndef DIL_COMPILER_EXCHANGE_EXCHANGE_H
 #define DIL_COMPILER_EXCHANGE_EXCHANGE_H
 
+#include "compiler/base/quantity.h"
 #include "compiler/front/program.h"
 #include "compiler/plan/partition.h"
 #include "compiler/plan/plan.h"
+#include "runtime/ring/way.h"
 
 /* ---- exchange.c ---------------------------------------------------------- */
 
@@ -69,6 +71,19 @@ partition_mask mask_bounds_of(mask_bounds *bounds);
 
 /* ---- exchange_cost.c ----------------------------------------------------- */
 
+/* A run backward: which branches' queries come, and the bytes of both ways. */
+typedef struct exchange_gradients {
+  uint64_t queries;    /* branches whose queries come, as bits */
+  way_bytes way[DIL_BRANCH_MAX]; /* of each branch alone, all batch rows */
+  int64_t *bytes;      /* [ring * ring], from * ring + to: all that moves */
+  double states;       /* bytes of keys and values that come for the states of
+                          branches, which a run forward makes first */
+  double keys, dkv, asking, dq; /* bytes of keys and values, of their gradients,
+                                   of queries with what comes beside them, and
+                                   of dQ */
+  double sums;         /* bytes of f32 sums that the rank of most rows has */
+} exchange_gradients;
+
 /* The rows that travel and the work. The ranks of a place in the ring, which
  * share heads and batch rows, count as one. */
 typedef struct exchange_cost {
@@ -83,8 +98,7 @@ typedef struct exchange_cost {
   double compute, transfer; /* seconds of the busiest rank */
   bool exact;          /* the bytes are the least that the pattern needs */
   bool backward;       /* the runs are backward, too */
-  double sums;         /* then: bytes of f32 sums that the rank of most rows
-                          has */
+  exchange_gradients gradients;
 } exchange_cost;
 
 /* on: the mesh of the topology, as a run takes it; seconds: what the whole call
@@ -95,11 +109,27 @@ dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
                             exchange_cost *cost);
 /* A line a rank, a table of who sends what, and the prediction. */
 void exchange_cost_print(const exchange_cost *cost, FILE *out);
-/* Bytes that a place in the ring sends and receives in a run backward: keys and
- * values as in a run forward, twice where such a run makes states first, and
- * their gradients in f32 the other way. */
-double exchange_backward_sends(const exchange_cost *cost, int32_t rank);
-double exchange_backward_receives(const exchange_cost *cost, int32_t rank);
 struct json_t *exchange_cost_json(const exchange_cost *cost);
+/* The name that a branch of the table has in the file. */
+const char *exchange_branch_name(const exchange_cost *cost, int32_t index,
+                                 char text[QUANTITY_TEXT]);
+
+/* ---- exchange_gradients.c ------------------------------------------------ */
+
+/* Memory for the counts, and then what one share of the heads adds to them:
+ * `forward` has the bytes of its keys in a run forward. */
+void exchange_gradients_begin(arena *a, exchange_cost *cost);
+dil_status exchange_gradients_count(arena *a, const ring_shape *share, int64_t B,
+                                    const int64_t *forward,
+                                    exchange_cost *cost);
+/* What the sums of a rank take, once all shares are counted. */
+void exchange_gradients_end(exchange_cost *cost, int64_t B);
+/* Rows of all lists that travel between two places, [ring * ring]. */
+dil_status exchange_rows(const ring_shape *r, int64_t *rows, bool *exact);
+/* Bytes that a place in the ring sends and receives in a run backward. */
+int64_t exchange_backward_sends(const exchange_cost *cost, int32_t rank);
+int64_t exchange_backward_receives(const exchange_cost *cost, int32_t rank);
+void exchange_gradients_print(const exchange_cost *cost, FILE *out);
+struct json_t *exchange_gradients_json(const exchange_cost *cost);
 
 #endif

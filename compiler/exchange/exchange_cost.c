@@ -12,24 +12,14 @@
 enum { STRETCHES = 64, REASON = 128 };
 
 /* One share of the heads: what travels of all batch rows. */
-static dil_status count_share(const ring_shape *r, int64_t B, int64_t *bytes,
-                              bool *exact) {
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < r->ranks * r->ranks; i++) {
-    int32_t from = i / r->ranks, to = i % r->ranks;
-    int64_t count = 0;
-    bool known = true;
-    if (from == to) continue;
-    for (int32_t n = 0; n < EXCHANGE_PHASES * r->table->kv_heads; n++) {
-      status = partition_count(r, from, to, n / EXCHANGE_PHASES,
-                               (exchange_phase)(n % EXCHANGE_PHASES), &count,
-                               &known);
-      if (status) return status;
-      *exact &= known;
-      bytes[i] += count * B * route_row_bytes(r->table);
-    }
-  }
-  return DIL_OK;
+static dil_status count_share(arena *a, const ring_shape *r, int64_t B,
+                              int64_t *bytes, bool *exact) {
+  int32_t pairs = r->ranks * r->ranks;
+  int64_t *rows = ARENA_ARRAY(a, int64_t, pairs);
+  dil_status status = exchange_rows(r, rows, exact);
+  for (int32_t i = 0; i < pairs && !status; i++)
+    bytes[i] += rows[i] * B * route_row_bytes(r->table);
+  return status;
 }
 
 /* Bytes into and out of a place. */
@@ -65,7 +55,9 @@ static dil_status count_bytes(arena *a, const ring_shape *whole, int64_t B,
     r.table = &mine;
     mask.head = share.head;
     if (whole->mask) r.mask = &mask;
-    status = count_share(&r, B, bytes, &cost->exact);
+    status = count_share(a, &r, B, bytes, &cost->exact);
+    if (!status && cost->backward)
+      status = exchange_gradients_count(a, &r, B, bytes, cost);
     for (int64_t k = 0; k < pairs; k++) cost->bytes[k] += bytes[k];
     double most = (double)most_of(&r, bytes) * (double)batch / (double)B;
     cost->most = B ? fmax(cost->most, most) : 0;
@@ -85,46 +77,6 @@ static int64_t sent(const exchange_cost *b, int32_t rank) {
   for (int32_t to = 0; to < b->mesh.ring; to++)
     sum += b->bytes[rank * b->mesh.ring + to];
   return sum;
-}
-
-/* ---- a run backward ------------------------------------------------------ */
-
-/* How often keys and values travel: a run forward makes states first where a
- * branch has a softmax or a delta of its own. */
-static double key_trips(const exchange_cost *b) {
-  const dil_table *t = &b->plan->table;
-  return combine_is_additive(t) || t->detached ? 2 : 1;
-}
-
-/* Bytes of gradients for a byte of keys and values. */
-static double return_share(const exchange_cost *b) {
-  return (double)sizeof(float) / (double)dil_dtype_size(b->plan->table.dtype);
-}
-
-double exchange_backward_sends(const exchange_cost *b, int32_t rank) {
-  return key_trips(b) * (double)sent(b, rank) +
-         return_share(b) * (double)received(b, rank);
-}
-
-double exchange_backward_receives(const exchange_cost *b, int32_t rank) {
-  return key_trips(b) * (double)received(b, rank) +
-         return_share(b) * (double)sent(b, rank);
-}
-
-/* The sums of a rank's own rows, and those of another rank's keys under way. */
-static double sum_bytes(const exchange_cost *b, int64_t B) {
-  const dil_table *t = &b->plan->table;
-  int64_t queries = 0, keys = 0;
-  for (int32_t i = 0; i < b->mesh.ring; i++) {
-    queries = maximum(queries, b->queries[i]);
-    keys = maximum(keys, b->keys[i]);
-  }
-  head_partition share =
-      partition_heads(t->heads, t->kv_heads, b->mesh.heads, 0);
-  double batch = (double)((B + b->mesh.batch - 1) / b->mesh.batch);
-  double rows = (double)queries * share.heads * t->head_dim;
-  double own = (double)keys * share.kv_heads * (t->head_dim + t->value_dim);
-  return sizeof(float) * batch * (rows + own * (b->mesh.ring > 1 ? 2 : 1));
 }
 
 /* ---- a prediction -------------------------------------------------------- */
@@ -163,8 +115,8 @@ dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
                             exchange_cost *cost) {
   mask_bounds bounds = {of, B, N, M};
   partition_mask mask = mask_bounds_of(&bounds);
-  *cost =
-      (exchange_cost){.topology = t, .plan = of, .exact = true, .mesh = *on};
+  *cost = (exchange_cost){.topology = t, .plan = of, .exact = true,
+                          .mesh = *on, .backward = backward};
   mesh *m = &cost->mesh;
   dil_status status =
       exchange_choose(a, &of->table, m, t, on_gpu, B, N, M, &cost->choice);
@@ -175,10 +127,10 @@ dil_status exchange_cost_of(arena *a, const plan *of, const mesh *on,
                   .N = N, .M = M, .mask = mask.bounds ? &mask : NULL,
                   .gathered = m->gathered};
   count_rows(a, &r, B, cost);
+  if (backward) exchange_gradients_begin(a, cost);
   status = count_bytes(a, &r, B, cost);
   predict(cost, seconds);
-  cost->backward = backward;
-  cost->sums = backward ? sum_bytes(cost, B) : 0;
+  if (backward) exchange_gradients_end(cost, B);
   return status;
 }
 
@@ -230,9 +182,8 @@ static void print_ranks(const exchange_cost *b, double mean, FILE *out) {
             mean > 0 ? 100 * b->pairs[i] / mean : 0);
 }
 
-/* The name that a branch of the table has in the file. */
-static const char *branch_name(const exchange_cost *b, int32_t index,
-                               char text[QUANTITY_TEXT]) {
+const char *exchange_branch_name(const exchange_cost *b, int32_t index,
+                                 char text[QUANTITY_TEXT]) {
   const pattern *p = b->plan->pattern;
   const char *name = index < p->branch_count ? p->branch[index].name : NULL;
   if (!name) snprintf(text, QUANTITY_TEXT, "branch %d", index);
@@ -272,7 +223,8 @@ static void print_choice(const exchange_cost *b, FILE *out) {
   char name[QUANTITY_TEXT], bytes[QUANTITY_TEXT], text[REASON];
   for (int32_t i = 0; i < b->choice.branch_count; i++) {
     const exchange_branch *of = &b->choice.branch[i];
-    fprintf(out, "%-11s%-10s ", i ? "" : "exchange", branch_name(b, i, name));
+    fprintf(out, "%-11s%-10s ", i ? "" : "exchange",
+            exchange_branch_name(b, i, name));
     if (of->reason != EXCHANGE_NOTHING)
       fprintf(out, "%-6s %10s in %d message%s: ",
               gathers(b, i) ? "gather" : "ring",
@@ -285,26 +237,6 @@ static void print_choice(const exchange_cost *b, FILE *out) {
                  "links\n",
             quantity_time(b->choice.saved, text),
             quantity_time(b->choice.seconds + b->choice.saved, bytes));
-}
-
-/* Prints the rows that a run backward moves, a line a place. */
-static void print_backward(const exchange_cost *b, FILE *out) {
-  char in[QUANTITY_TEXT], away[QUANTITY_TEXT], all[QUANTITY_TEXT];
-  double there = 0;
-  if (!b->backward) return;
-  for (int32_t i = 0; i < b->mesh.ring; i++) there += (double)received(b, i);
-  fprintf(out, "backward   keys come: %s of k and v%s, ",
-          quantity_bytes(there * key_trips(b), in),
-          key_trips(b) > 1 ? " (twice: once for states of branches)" : "");
-  fprintf(out, "%s of dk and dv go back in f32;\n           sums of %s a rank\n",
-          quantity_bytes(there * return_share(b), away),
-          quantity_bytes(b->sums, all));
-  if (b->mesh.ring < 2) return;
-  fprintf(out, "%8s %11s %11s\n", "rank", "sends", "receives");
-  for (int32_t i = 0; i < b->mesh.ring; i++)
-    fprintf(out, "%8d %11s %11s\n", i,
-            quantity_bytes(exchange_backward_sends(b, i), away),
-            quantity_bytes(exchange_backward_receives(b, i), in));
 }
 
 void exchange_cost_print(const exchange_cost *b, FILE *out) {
@@ -329,7 +261,7 @@ void exchange_cost_print(const exchange_cost *b, FILE *out) {
           quantity_time(fmax(b->compute, b->transfer), all),
           quantity_time(b->compute, compute),
           quantity_time(b->transfer, transfer), 100 * hidden);
-  print_backward(b, out);
+  if (b->backward) exchange_gradients_print(b, out);
 }
 
 static json_t *choice_json(const exchange_cost *b) {
@@ -340,7 +272,7 @@ static json_t *choice_json(const exchange_cost *b) {
     json_array_append_new(
         branches,
         json_pack("{s:s, s:s, s:f, s:i, s:s}", "branch",
-                  branch_name(b, i, name), "way",
+                  exchange_branch_name(b, i, name), "way",
                   gathers(b, i) ? "gather" : "ring", "bytes", of->bytes,
                   "messages", of->messages, "why", why(b, of->reason, text)));
   }
@@ -355,10 +287,10 @@ static json_t *rank_json(const exchange_cost *b, int32_t i) {
                            (json_int_t)received(b, i), "pairs", b->pairs[i]);
   if (!b->backward) return rank;
   json_object_set_new(rank, "backward_sends",
-                      json_integer((json_int_t)exchange_backward_sends(b, i)));
+                      json_integer(exchange_backward_sends(b, i)));
   json_object_set_new(
       rank, "backward_receives",
-      json_integer((json_int_t)exchange_backward_receives(b, i)));
+      json_integer(exchange_backward_receives(b, i)));
   return rank;
 }
 
@@ -366,10 +298,13 @@ json_t *exchange_cost_json(const exchange_cost *b) {
   json_t *ranks = json_array();
   for (int32_t i = 0; i < b->mesh.ring; i++)
     json_array_append_new(ranks, rank_json(b, i));
-  return json_pack("{s:s, s:i, s:i, s:i, s:f, s:o, s:o, s:b, s:f, s:f}", "name",
+  json_t *all = json_pack("{s:s, s:i, s:i, s:i, s:f, s:o, s:o, s:b, s:f, s:f}", "name",
                    b->topology->name, "ring", b->mesh.ring, "heads",
                    b->mesh.heads, "batch", b->mesh.batch, "link_bytes_second",
                    b->choice.speed.bytes, "exchange", choice_json(b), "ranks",
                    ranks, "exact", b->exact, "compute_seconds", b->compute,
                    "transfer_seconds", b->transfer);
+  if (b->backward)
+    json_object_set_new(all, "backward", exchange_gradients_json(b));
+  return all;
 }

@@ -375,7 +375,7 @@ int32_t cpu_kernel_states(const cpu_kernel *kernel) {
 }
 
 bool cpu_kernel_asks_states(const cpu_kernel *kernel) {
-  return combine_is_additive(kernel->table) || kernel->table->detached;
+  return backward_asks_states(kernel->table);
 }
 
 dil_status cpu_kernel_begin(cpu_kernel *kernel, dil_threads *threads,
@@ -418,4 +418,14 @@ dil_status cpu_kernel_backward_shard(cpu_kernel *kernel, dil_threads *threads,
   status = gradient_shard_run(&r, call, memory);
   pool_give(scratch, memory);
   return status;
+}
+
+dil_status cpu_kernel_row_numbers(cpu_kernel *kernel, dil_threads *threads,
+                                  const dil_backward_call *call,
+                                  const dil_shard *shard, float *numbers) {
+  cpu_run r = cpu_kernel_run_new(kernel, threads, &call->forward, shard);
+  dil_status status = cpu_kernel_check_shard(&r);
+  if (!status) status = gradient_shard_check(&r, call);
+  if (!status) status = cpu_kernel_bind_gradients(kernel, &r);
+  return status ? status : gradient_shard_numbers(&r, call, numbers);
 }

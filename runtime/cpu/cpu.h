@@ -65,6 +65,12 @@ dil_status cpu_kernel_backward_shard(cpu_kernel *kernel, dil_threads *threads,
                                      pool *scratch,
                                      const dil_backward_call *call,
                                      const dil_shard *shard);
+/* Writes the numbers by which the rows of a shard weigh backward, [B, N, heads]
+ * [states][lse, delta]: lse in units of log2, delta less dlse. With them a shard of
+ * other keys needs neither o nor states. The call's k and v may be empty. */
+dil_status cpu_kernel_row_numbers(cpu_kernel *kernel, dil_threads *threads,
+                                  const dil_backward_call *call,
+                                  const dil_shard *shard, float *numbers);
 /* Whether backward asks each pass of a row for its own state. */
 bool cpu_kernel_asks_states(const cpu_kernel *kernel);
 

@@ -3,6 +3,7 @@
 #define DIL_RUNTIME_CPU_GRADIENT_H
 
 #include "query_tile.h"
+#include "runtime/rowset/walk.h"
 
 /* Where a gradient goes: the caller's tensor, or f32 sums of several passes,
  * which are added to. data NULL: it is not wanted. */
@@ -66,6 +67,21 @@ dil_status gradient_shard_run(cpu_run *r, const dil_backward_call *call,
  * or the joint one under `gradient detached`; and delta. spare: as above. */
 void gradient_shard_row(const cpu_gradient_run *g, int64_t b, int64_t n,
                         int32_t head, float *spare, float *lse, float *delta);
+/* Writes lse and delta of each row and state: see cpu_kernel_row_numbers. */
+dil_status gradient_shard_numbers(cpu_run *r, const dil_backward_call *call,
+                                  float *numbers);
+/* The numbers of a row in one of its states, if the shard brings them. */
+static inline bool gradient_known_row(const cpu_gradient_run *g, int64_t b,
+                                      int64_t n, int32_t head, int32_t state,
+                                      float *lse, float *delta) {
+  const cpu_run *r = g->run;
+  if (!r->shard || !r->shard->numbers) return false;
+  int64_t row = (b * r->N + n) * r->table->heads + head;
+  row = row * backward_states(r->table) + state;
+  *lse = r->shard->numbers[2 * row];
+  *delta = r->shard->numbers[2 * row + 1];
+  return true;
+}
 
 /* ---- packed_gradient.c --------------------------------------------------- */
 

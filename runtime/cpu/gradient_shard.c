@@ -5,7 +5,9 @@
  * sums, advanced by what the shard's pairs give. Where a branch has a softmax of
  * its own, or a delta of its own (`gradient detached`), the keys of the shard
  * alone do not say its lse and o: the states of the rows do, a state for each
- * pass. Sinks belong to rows, so that a caller asks for them once a row. */
+ * pass. Sinks belong to rows, so that a caller asks for them once a row. Where
+ * queries come to the keys of another rank, their lse and delta come with them,
+ * as numbers that their own rank has made. */
 #include "gradient.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -21,10 +23,6 @@ static dil_status check_sums(const char *name, const dil_tensor *sums,
   return sums->data ? cpu_run_check_tensor(name, sums, DIL_F32, want) : DIL_OK;
 }
 
-static bool asks_states(const dil_table *table) {
-  return combine_is_additive(table) || table->detached;
-}
-
 dil_status gradient_shard_check(const cpu_run *r,
                                 const dil_backward_call *c) {
   const dil_call *f = &c->forward;
@@ -34,10 +32,11 @@ dil_status gradient_shard_check(const cpu_run *r,
   if (!status) status = check_sums("the sums of dq", &c->dq, f->q.shape);
   if (!status) status = check_sums("the sums of dk", &c->dk, f->k.shape);
   if (!status) status = check_sums("the sums of dv", &c->dv, f->v.shape);
+  if (r->shard->numbers) return status;
   if (!status && joint && !f->lse.data)
     return dil_fail(DIL_USAGE, "the gradients of a shard need the lse of its "
                     "rows");
-  if (!status && asks_states(r->table) && !(r->shard->o && r->shard->lse))
+  if (!status && backward_asks_states(r->table) && !(r->shard->o && r->shard->lse))
     return dil_fail(DIL_USAGE, "the gradients of a shard need the states of "
                     "its rows");
   return status;
@@ -49,6 +48,7 @@ void gradient_shard_row(const cpu_gradient_run *g, int64_t b, int64_t n,
                         int32_t head, float *spare, float *lse, float *delta) {
   const cpu_run *r = g->run;
   const dil_table *table = r->table;
+  if (gradient_known_row(g, b, n, head, g->pass, lse, delta)) return;
   int64_t row = (b * r->N + n) * table->heads + head;
   int64_t state = g->pass * r->B * r->N * table->heads + row;
   const float *o = r->shard->o + state * table->value_dim;
@@ -63,6 +63,29 @@ void gradient_shard_row(const cpu_gradient_run *g, int64_t b, int64_t n,
   if (!g->own_lse) gradient_row(g, b, n, head, spare, lse, delta);
   else *lse = own == -INFINITY ? INFINITY : own * DIL_LOG2_E;
   *delta = (float)sum;
+}
+
+/* ---- numbers of rows that travel ----------------------------------------- */
+
+typedef struct row_numbers {
+  cpu_gradient_run *g;     /* its pass is the state under way */
+  float *to;               /* [B, N, heads][states][lse, delta] */
+  int32_t states;
+} row_numbers;
+
+static void write_numbers(void *context, int64_t row, int32_t worker) {
+  const row_numbers *work = context;
+  const cpu_run *r = work->g->run;
+  int64_t heads = r->table->heads;
+  int64_t b = row / heads / r->N, n = row / heads % r->N;
+  int32_t head = (int32_t)(row % heads);
+  float spare[2 * DIL_HEAD_DIM_MAX];
+  float *to = work->to + 2 * (row * work->states + work->g->pass);
+  (void)worker;
+  if (backward_asks_states(r->table))
+    gradient_shard_row(work->g, b, n, head, spare, &to[0], &to[1]);
+  else
+    gradient_row(work->g, b, n, head, spare, &to[0], &to[1]);
 }
 
 /* ---- sinks --------------------------------------------------------------- */
@@ -134,7 +157,8 @@ static shard_layout lay_out(const cpu_gradient_run *g) {
   l.pass = l.sums + round_up(g->sums_length * g->copies *
                                  (int64_t)sizeof(double), 64);
   for (int32_t p = 0; p < g->pass_count; p++)
-    pass = maximum(pass, gradient_pass_bytes(g, &g->passes[p]));
+    if (g->passes[p].branches)
+      pass = maximum(pass, gradient_pass_bytes(g, &g->passes[p]));
   l.bytes = l.pass + pass;
   return l;
 }
@@ -142,6 +166,8 @@ static shard_layout lay_out(const cpu_gradient_run *g) {
 static cpu_gradient_run shard_open(cpu_run *r, const dil_backward_call *call) {
   cpu_gradient_run g = {.run = r, .call = call};
   gradient_run_open(&g);
+  for (int32_t p = 0; p < g.pass_count; p++)
+    g.passes[p].branches &= ~r->shard->left_out;
   g.dq = (cpu_gradient_target){call->dq, true};
   g.dk = (cpu_gradient_target){call->dk, true};
   g.dv = (cpu_gradient_target){call->dv, true};
@@ -177,10 +203,22 @@ dil_status gradient_shard_run(cpu_run *r, const dil_backward_call *call,
   r->scratch = memory + l.pass;
   for (g.pass = 0; g.pass < g.pass_count && r->M && !status; g.pass++) {
     int64_t begin = trace_begin();
+    if (!g.passes[g.pass].branches) continue;
     status = gradient_pass_run(&g, &g.passes[g.pass]);
     trace_end(begin, "pass", "pass backward", NULL, g.pass);
   }
   if (!status) status = run_sinks(&g);
   if (!status) add_inputs(&g);
+  return status;
+}
+
+dil_status gradient_shard_numbers(cpu_run *r, const dil_backward_call *call,
+                                  float *numbers) {
+  cpu_gradient_run g = shard_open(r, call);
+  row_numbers work = {&g, numbers, backward_states(r->table)};
+  dil_status status = DIL_OK;
+  for (g.pass = 0; g.pass < work.states && !status; g.pass++)
+    status = dil_threads_run(r->threads, r->B * r->N * r->table->heads,
+                             write_numbers, &work);
   return status;
 }

@@ -43,6 +43,7 @@ void gradient_row(const cpu_gradient_run *g, int64_t b, int64_t n, int32_t head,
   int64_t t = queries.first + n * queries.step;
   row_view saved = cpu_run_row_view(&r->call->o, b, head, queries);
   row_view given = cpu_run_row_view(&g->call->output, b, head, queries);
+  if (gradient_known_row(g, b, n, head, 0, lse, delta)) return;
   row_to_f32(row_view_at(&saved, t), saved.dtype, width, spare);
   row_to_f32(row_view_at(&given, t), given.dtype, width, spare + width);
   *lse = lse_power(row_element(&g->lse, b, head, n));

@@ -1,6 +1,10 @@
 /* needed_rows.h - row_needs: the keys that one progression of the receiver's
  * queries needs through one branch and phase. Internal to the files behind
- * partition.h. */
+ * partition.h.
+ *
+ * Where rows of queries travel, the two change places: `queries` are then the
+ * receiver's keys, and the keys that they need are the queries that reach them.
+ * The window, the ranges and the shift are turned around with them. */
 #ifndef DIL_RUNTIME_RING_NEEDED_ROWS_H
 #define DIL_RUNTIME_RING_NEEDED_ROWS_H
 
@@ -42,6 +46,7 @@ typedef enum mask_answer { MASK_NONE, MASK_ALL, MASK_MIXED } mask_answer;
  * remaining keys as needed. */
 typedef struct mask_search {
   const partition_mask *mask;
+  bool turned;          /* queries and keys have changed places */
   int64_t left;
   bool exact;           /* it has taken no key as needed without proof */
 } mask_search;

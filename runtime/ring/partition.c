@@ -56,6 +56,14 @@ positions partition_keys(const ring_shape *r, int32_t rank) {
   return partition_owned(r->layout, r->M, 0, r->ranks, rank);
 }
 
+positions partition_travelling(const ring_shape *r, int32_t rank) {
+  return r->queries ? partition_queries(r, rank) : partition_keys(r, rank);
+}
+
+int32_t partition_lists(const ring_shape *r) {
+  return r->queries ? r->table->heads : r->table->kv_heads;
+}
+
 /* ---- arithmetic ---------------------------------------------------------- */
 
 /* A saturating sum. */
@@ -152,6 +160,8 @@ enum { NEEDS_MAX = 512, QUESTIONS_MAX = 1 << 17 };
 typedef struct asking_for {
   uint64_t gathered;      /* branches that gather, as bits */
   bool first, rest;       /* rows that these branches need; all other rows */
+  uint64_t left_out;      /* branches that need none */
+  bool queries;           /* rows of queries, for keys */
 } asking_for;
 
 /* All row_needs of a pair of ranks, and the range of keys not yet passed to
@@ -187,6 +197,20 @@ static bool row_needs_add(row_needs *all, row_need d) {
   return true;
 }
 
+static void exchange_numbers(int64_t *a, int64_t *b) {
+  int64_t kept = *a;
+  *a = *b;
+  *b = kept;
+}
+
+/* The same pairs, seen from the keys: the queries that reach them are needed. */
+static void row_need_turn(row_need *d) {
+  d->shift = -d->shift;
+  exchange_numbers(&d->left, &d->right);
+  exchange_numbers(&d->first, &d->row_first);
+  exchange_numbers(&d->end, &d->row_end);
+}
+
 /* The row_need of one head and branch, without its queries. */
 static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
                              int32_t h) {
@@ -201,7 +225,10 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
                 .end = DIL_ENDLESS,
                 .row_first = INT64_MIN / 2,
                 .row_end = DIL_ENDLESS};
-  if (branch->predicate < 0) return d;
+  if (branch->predicate < 0) {
+    if (all->part.queries) row_need_turn(&d);
+    return d;
+  }
   const dil_predicate *p = &t->predicates[branch->predicate];
   const partition_mask *mask = all->search.mask;
   d.left = p->left;
@@ -210,6 +237,7 @@ static row_need row_need_new(row_needs *all, const dil_table *t, int32_t b,
   d.end = dil_predicate_end(p);
   if (p->row_first > 0) d.row_first = p->row_first;
   d.row_end = dil_predicate_row_end(p);
+  if (all->part.queries) row_need_turn(&d);
   d.masked = p->masked && mask && mask->bounded >> branch->predicate & 1;
   if (p->masked && !d.masked) all->search.exact = false;
   return d;
@@ -228,11 +256,12 @@ static bool row_needs_add_phases(row_needs *all, row_need d,
 }
 
 static dil_status row_needs_gather(const dil_table *t, const positions *asking,
-                                   int32_t kv_head, row_needs *all) {
-  int32_t group = t->heads / t->kv_heads;
-  for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+                                   int32_t list, row_needs *all) {
+  int32_t group = all->part.queries ? 1 : t->heads / t->kv_heads;
+  for (int32_t h = list * group; h < (list + 1) * group; h++)
     for (int32_t b = 0; b < t->branch_count; b++) {
-      if (h < t->branches[b].head_first || h > t->branches[b].head_last)
+      if (h < t->branches[b].head_first || h > t->branches[b].head_last ||
+          all->part.left_out >> b & 1)
         continue;
       if (!row_needs_add_phases(all, row_need_new(all, t, b, h), asking))
         return dil_fail(DIL_UNSUPPORTED,
@@ -322,8 +351,9 @@ static dil_status row_needs_extend(row_needs *all, int64_t low, int64_t high,
  * two inside. */
 static int64_t round_middle(int64_t low, int64_t high) {
   int64_t bit = 1;
+  if (low < 0 && high > 0) return 0;
   for (int64_t differ = low ^ (high - 1); differ > 1; differ /= 2) bit *= 2;
-  return (high - 1) / bit * bit;
+  return floor_to(high - 1, bit);
 }
 
 /* Cuts low..high-1 until each row_need has all of a range or nothing, as far as
@@ -369,15 +399,15 @@ static dil_status row_needs_visit(row_needs *all, int32_t index,
 
 static dil_status reach(const dil_table *t, const partition_mask *mask,
                         const positions *owned, const positions *asking,
-                        int32_t kv_head, asking_for part,
+                        int32_t list, asking_for part,
                         partition_visitor visit, void *context, bool *exact) {
   row_needs *all = calloc(1, sizeof *all);
   if (!all) return dil_fail(DIL_MEMORY, "no memory to place a sequence");
   all->part = part;
-  all->search = (mask_search){mask, QUESTIONS_MAX, true};
+  all->search = (mask_search){mask, part.queries, QUESTIONS_MAX, true};
   all->visit = visit;
   all->context = context;
-  dil_status status = row_needs_gather(t, asking, kv_head, all);
+  dil_status status = row_needs_gather(t, asking, list, all);
   for (int32_t i = 0; i < owned->count && !status; i++)
     status = row_needs_visit(all, i, owned->progression[i]);
   *exact = all->search.exact;
@@ -389,42 +419,45 @@ dil_status partition_reach(const dil_table *t, const positions *owned,
                            const positions *asking, int32_t kv_head,
                            partition_visitor visit, void *context) {
   bool exact;
-  return reach(t, NULL, owned, asking, kv_head, (asking_for){0, true, true},
-               visit, context, &exact);
+  return reach(t, NULL, owned, asking, kv_head,
+               (asking_for){.first = true, .rest = true}, visit, context,
+               &exact);
 }
 
-/* All branches of the table, as bits. */
-static uint64_t all_branches(const dil_table *t) {
+uint64_t partition_branches(const dil_table *t) {
   return t->branch_count < 64 ? ((uint64_t)1 << t->branch_count) - 1
                               : ~(uint64_t)0;
 }
 
 bool partition_gathers_all(const ring_shape *r) {
-  return !(all_branches(r->table) & ~r->gathered);
+  return !(partition_branches(r->table) & ~r->gathered);
 }
 
 /* If all branches gather, or all rotate, one phase has all rows. */
 static dil_status ring_reach(const ring_shape *r, int32_t from, int32_t to,
-                             int32_t kv_head, exchange_phase phase,
+                             int32_t list, exchange_phase phase,
                              partition_visitor visit, void *context,
                              bool *exact) {
-  positions owned = partition_keys(r, from), asking = partition_queries(r, to);
-  uint64_t all = all_branches(r->table);
+  positions owned = partition_travelling(r, from);
+  positions asking =
+      r->queries ? partition_keys(r, to) : partition_queries(r, to);
+  uint64_t all = partition_branches(r->table) & ~r->left_out;
   uint64_t mine = phase == EXCHANGE_GATHERED ? r->gathered : ~r->gathered;
   bool alone = !(all & ~mine);
   asking_for what = {r->gathered, alone || phase == EXCHANGE_GATHERED,
-                     alone || phase == EXCHANGE_ROTATED};
+                     alone || phase == EXCHANGE_ROTATED, r->left_out,
+                     r->queries};
   *exact = true;
   if (!(all & mine)) return DIL_OK;
-  return reach(r->table, r->mask, &owned, &asking, kv_head, what, visit,
-               context, exact);
+  return reach(r->table, r->mask, &owned, &asking, list, what, visit, context,
+               exact);
 }
 
 dil_status partition_rows(const ring_shape *r, int32_t from, int32_t to,
-                          int32_t kv_head, exchange_phase phase,
+                          int32_t list, exchange_phase phase,
                           partition_visitor visit, void *context) {
   bool exact;
-  return ring_reach(r, from, to, kv_head, phase, visit, context, &exact);
+  return ring_reach(r, from, to, list, phase, visit, context, &exact);
 }
 
 int64_t row_range_count(const row_range *s) {
@@ -439,8 +472,8 @@ static void count_rows(void *context, const row_range *rows_found) {
 }
 
 dil_status partition_count(const ring_shape *r, int32_t from, int32_t to,
-                           int32_t kv_head, exchange_phase phase,
+                           int32_t list, exchange_phase phase,
                            int64_t *count, bool *exact) {
   *count = 0;
-  return ring_reach(r, from, to, kv_head, phase, count_rows, count, exact);
+  return ring_reach(r, from, to, list, phase, count_rows, count, exact);
 }

@@ -3,9 +3,10 @@
  *
  * In: a plan's table, the shape of a ring, N and M. Out: the positions that a
  * rank owns, as progressions; and for each pair of ranks the key rows that some
- * query of the receiver needs. The rows are exact for segments, dilations,
- * phases and windows; they come from arithmetic on global positions. Sender and
- * receiver compute the same list, so that no index travels. */
+ * query of the receiver needs, or the query rows that reach some key of the
+ * receiver. The rows are exact for segments, dilations, phases and windows; they
+ * come from arithmetic on global positions. Sender and receiver compute the same
+ * list, so that no index travels. */
 #ifndef DIL_RUNTIME_RING_PARTITION_H
 #define DIL_RUNTIME_RING_PARTITION_H
 
@@ -71,6 +72,9 @@ typedef struct ring_shape {
   int64_t N, M;
   const partition_mask *mask; /* NULL: rows travel as if there were no masks */
   uint64_t gathered;      /* branches that gather, as bits */
+  uint64_t left_out;      /* branches whose rows do not travel, as bits */
+  bool queries;           /* rows of queries travel, and not those of keys; each
+                             query head has a list, and not each K/V head */
 } ring_shape;
 
 /* Returns whether all branches gather. */
@@ -79,6 +83,11 @@ bool partition_gathers_all(const ring_shape *r);
 positions partition_queries(const ring_shape *r,
                             int32_t rank);                   /* positions t */
 positions partition_keys(const ring_shape *r, int32_t rank); /* positions j */
+/* Those of the two whose rows travel, and the number of their lists. */
+positions partition_travelling(const ring_shape *r, int32_t rank);
+int32_t partition_lists(const ring_shape *r);
+/* All branches of a table, as bits. */
+uint64_t partition_branches(const dil_table *table);
 
 /* A range of rows that travel: the positions low + offset[i] + n * period
  * below `high`, for 0 <= i < count and n >= 0. The visitor gets the ranges
@@ -97,14 +106,15 @@ typedef void (*partition_visitor)(void *context, const row_range *rows);
 dil_status partition_reach(const dil_table *table, const positions *owned,
                            const positions *asking, int32_t kv_head,
                            partition_visitor visit, void *context);
-/* Visits the rows that rank `from` sends to rank `to` in one phase. */
+/* Visits the rows of one list (partition_lists) that rank `from` sends to rank
+ * `to` in one phase. */
 dil_status partition_rows(const ring_shape *r, int32_t from, int32_t to,
-                          int32_t kv_head, exchange_phase phase,
+                          int32_t list, exchange_phase phase,
                           partition_visitor visit, void *context);
 /* Counts these rows. *exact: the count is the least that the pattern needs;
  * else a mask may hide some of the rows from every query. */
 dil_status partition_count(const ring_shape *r, int32_t from, int32_t to,
-                           int32_t kv_head, exchange_phase phase,
+                           int32_t list, exchange_phase phase,
                            int64_t *count, bool *exact);
 int64_t row_range_count(const row_range *rows);     /* in rows */
 

@@ -22,8 +22,11 @@ static dil_cover box_cover(const mask_search *s, const row_need *d, int64_t t0,
                            int64_t t1, int64_t j0, int64_t j1) {
   dil_cover window = window_cover(d, t0, t1, j0, j1);
   if (window == DIL_EMPTY) return DIL_EMPTY;
-  dil_cover mask = s->mask->bounds(s->mask->context, d->branch->predicate,
-                                   s->mask->head + d->head, t0, t1, j0, j1);
+  const partition_mask *m = s->mask;
+  int32_t predicate = d->branch->predicate, head = m->head + d->head;
+  dil_cover mask =
+      s->turned ? m->bounds(m->context, predicate, head, j0, j1, t0, t1)
+                : m->bounds(m->context, predicate, head, t0, t1, j0, j1);
   return window == DIL_PARTIAL && mask == DIL_FULL ? DIL_PARTIAL : mask;
 }
 

@@ -146,6 +146,8 @@ static dil_status rank_run(group_rank *m, dil_link *link) {
                 .call = &call,
                 .rows = m->resident.shared ? &m->resident.rows : &owned,
                 .gradients = m->group->backward ? &m->sums : NULL,
+                .way_given = t->mesh.way_given,
+                .queries = t->mesh.queries,
                 .plan_hash = t->plan_hash,
                 .checkpoint = t->checkpoint,
                 .stepped = t->stepped,

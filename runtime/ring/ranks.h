@@ -15,6 +15,8 @@ typedef struct mesh {
   dil_layout layout;
   uint64_t gathered;          /* branches that gather (ring.h), as bits */
   double timeout;             /* seconds that a wait may take */
+  bool way_given;             /* `queries` are the branches whose queries come */
+  uint64_t queries;           /* backward (way.h); else bytes decide */
 } mesh;
 
 static inline int32_t mesh_ranks(const mesh *m) {

@@ -134,9 +134,8 @@ static dil_status compute_step(ring_work *w, int32_t step) {
   int32_t from = ring_sender(w, step);
   positions owned = partition_keys(&w->ring->shape, from);
   ring_keys keys = {0};
-  if (!ring_arrived(w, step)) return DIL_OK;
-  dil_status status =
-      ring_spread_step(w, &w->exchange[step], &owned, &keys);
+  if (!ring_arrived(w, w->keys, step)) return DIL_OK;
+  dil_status status = ring_spread_step(w, step, &owned, &keys);
   return status ? status : pass_over(w, from, &keys, false);
 }
 
@@ -191,7 +190,8 @@ static dil_status run_ring(ring_work *w) {
 static dil_status begin(ring_work *w) {
   dil_ring *r = w->ring;
   dil_status status = w->device->calls->start(w->device);
-  if (!status) status = ring_list_routes(r);
+  if (!status) status = ring_list_routes(r, &r->shape, &r->routes->all);
+  w->keys = &r->routes->all;
   if (!status) status = ask_opens(w);
   if (!status) status = state_new(&w->state, r);
   if (!status) status = ring_exchange_begin(w);
@@ -223,6 +223,7 @@ dil_status ring_run(dil_ring *r) {
   r->link->step = 0;
   dil_status status = flight_recorder_begin(&w.flight, r->checkpoint.prefix,
                                    r->checkpoint.name);
+  if (!status && r->gradients) status = ring_choose_ways(&w);
   if (!status) status = ring_handshake(r, w.B);
   if (!status) status = r->gradients ? ring_backward(&w) : run_forward(&w);
   if (!status) status = w.device->calls->settle(w.device, r->link, &r->facts);

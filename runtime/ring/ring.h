@@ -1,5 +1,6 @@
 /* ring.h - one sequence on many ranks: each rank owns a shard of the queries
- * and of the keys, and sees the keys of the other ranks step by step.
+ * and of the keys, and sees the keys of the other ranks step by step; backward
+ * it sees their keys or their queries, whichever are fewer bytes (way.h).
  *
  * This is ring attention (Liu et al. 2023, arXiv:2310.01889) with one change:
  * keys do not go from neighbour to neighbour. In step k, rank r gets the keys
@@ -22,12 +23,19 @@ typedef struct ring_rows {
 
 /* The rows that travel in each step. The first run of a shape makes the lists,
  * and later runs of the same shape use them again. */
-typedef struct ring_routes {
+typedef struct route_set {
   ring_shape shape;
   int32_t rank;
   route *list;     /* [ranks][EXCHANGE_PHASES][out, in]; NULL: not yet made */
   route *back;     /* the same in reverse: of `out` the rows that come back, of
                       `in` those that go back; NULL: no run was backward */
+} route_set;
+
+typedef struct ring_routes {
+  route_set all;           /* keys of all branches */
+  route_set keys, queries; /* of a run backward in which queries come */
+  ring_shape counted;      /* of the choice `chosen` (way.h) */
+  uint64_t chosen;
 } ring_routes;
 void ring_routes_free(ring_routes *routes, ring_device *device);
 
@@ -61,6 +69,9 @@ typedef struct dil_ring {
   dil_link *link;            /* joins the ranks that share the sequence */
   ring_device *device;       /* where this rank's rows lie */
   ring_gradients *gradients; /* NULL: the run is forward */
+  bool way_given;            /* the caller says which queries come backward; else
+                                ring_run chooses by bytes (way.h) */
+  uint64_t queries;          /* branches whose queries come, as bits */
   ring_routes *routes;       /* the caller keeps them; all 0 at first */
   const dil_call *call;      /* inputs, seed, scale, train; the sizes are those
                                 of `rows` */

@@ -2,15 +2,17 @@
  *
  * In: the rank's rows with their o and lse, and dO. Out: f32 sums of dQ, dK and
  * dV of the rank's rows, and of the gradients of inputs. Keys come step by step
- * as in the run forward. What a rank adds to the keys of another goes back by
- * the route's reverse while the next step computes, and the owner adds it to its
- * sums, a step at a time: the order of a sum is that of the ring.
+ * as in the run forward, or queries do, whichever are fewer bytes (way.h). What a
+ * rank adds to the keys or queries of another goes back by the route's reverse
+ * while the next step computes, and the owner adds it to its sums, a step at a
+ * time: the order of a sum is that of the ring.
  *
  * A run that resumes has the sums that each rank kept, of steps that may differ.
  * Ranks tell each other these steps. A rank makes again what a rank that kept an
  * earlier step still lacks, and it alone goes back. */
 #include "ring_work.h"
 #include "input_sums.h"
+#include "way.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/observe/metrics.h"
@@ -20,7 +22,7 @@
 /* ---- routes -------------------------------------------------------------- */
 
 /* Lists the routes back, unless the last run backward had the same shape. */
-static dil_status list_returns(ring_routes *r) {
+static dil_status list_returns(route_set *r) {
   int32_t count = 2 * EXCHANGE_PHASES * r->shape.ranks;
   dil_status status = DIL_OK;
   if (r->back) return DIL_OK;
@@ -36,21 +38,43 @@ static dil_status list_returns(ring_routes *r) {
   return status;
 }
 
-/* Rows that go back in a step, or (`in`) come back. */
-static route *return_route(const ring_work *w, int32_t step,
+/* Rows of a set that go back in a step, or (`in`) come back. */
+static route *return_route(const route_set *r, int32_t step,
                            exchange_phase phase, bool in) {
-  const ring_routes *r = w->ring->routes;
   const route *there = in ? ring_route_out(r, step, phase)
                           : ring_route_in(r, step, phase);
   return &r->back[there - r->list];
 }
 
-/* Bytes of a row of dK and one of dV. */
-static int64_t return_bytes(const ring_work *w, int32_t step,
-                            exchange_phase phase, bool in) {
-  const dil_table *t = w->ring->shape.table;
-  return return_route(w, step, phase, in)->rows * w->B *
-         (t->head_dim + t->value_dim) * (int64_t)sizeof(float);
+static int64_t dkv_bytes(const ring_work *w, const route *r) {
+  return r->rows * w->B * way_key_back(w->ring->shape.table);
+}
+
+/* Bytes of dK and dV, and of dQ behind them, of both phases. */
+static int64_t return_bytes(const ring_work *w, int32_t step, bool in) {
+  int64_t bytes = 0;
+  for (int32_t p = 0; p < EXCHANGE_PHASES; p++) {
+    bytes += dkv_bytes(w, return_route(w->keys, step, p, in));
+    if (w->queries)
+      bytes += ring_dq_bytes(w, return_route(w->queries, step, p, in));
+  }
+  return bytes;
+}
+
+/* The sets of routes: those of the run forward, unless queries come. */
+static dil_status list_ways(ring_work *w) {
+  const dil_ring *r = w->ring;
+  ring_shape keys = way_keys(&r->shape, r->queries);
+  ring_shape queries = way_queries(&r->shape, r->queries);
+  ring_routes *of = r->routes;
+  route_set *there = r->queries ? &of->keys : &of->all;
+  dil_status status = ring_list_routes(r, &keys, there);
+  if (!status) status = list_returns(there);
+  w->keys = there;
+  if (status || !r->queries) return status;
+  status = ring_list_routes(r, &queries, &of->queries);
+  w->queries = &of->queries;
+  return status ? status : list_returns(&of->queries);
 }
 
 /* ---- passes -------------------------------------------------------------- */
@@ -58,7 +82,8 @@ static int64_t return_bytes(const ring_work *w, int32_t step,
 /* Progression i of the rank's queries over one progression of keys. */
 static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
                             int32_t c, const ring_keys *from,
-                            const ring_keys *sums, bool sinks) {
+                            const ring_keys *sums, uint64_t left_out,
+                            bool sinks) {
   const ring_gradients *g = w->sums;
   dil_backward_call call = {.size = sizeof call,
                             .output = g->output[i],
@@ -72,18 +97,21 @@ static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
     call.inputs[x] = g->wanted[x];
   shard.inputs = g->inputs;
   shard.sinks = sinks;
+  shard.left_out = left_out;
   return w->device->calls->backward(w->device, &call, &shard);
 }
 
 static dil_status passes_over(ring_work *w, int32_t owner,
                               const ring_keys *keys, const ring_keys *sums) {
   positions owned = partition_keys(&w->ring->shape, owner);
+  bool own = owner == w->ring->link->rank;
+  uint64_t left_out = own ? 0 : w->ring->queries;
   double start = clock_seconds();
   dil_status status = DIL_OK;
   for (int32_t c = 0; c < owned.count; c++)
     for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
-      status =
-          pass_over(w, i, owned.progression[c], c, keys, sums, false);
+      status = pass_over(w, i, owned.progression[c], c, keys, sums, left_out,
+                         false);
   if (w->device->calls->on_host)
     w->ring->facts.computed += clock_seconds() - start;
   return status;
@@ -101,7 +129,8 @@ static dil_status add_sinks(ring_work *w) {
   dil_status status = DIL_OK;
   if (!t->sinks || !w->ring->gradients->inputs) return DIL_OK;
   for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
-    status = pass_over(w, i, (dil_progression){0, 1, 0}, 0, &none, &sums, true);
+    status = pass_over(w, i, (dil_progression){0, 1, 0}, 0, &none, &sums, 0,
+                       true);
   return status;
 }
 
@@ -143,19 +172,24 @@ static dil_status take_sums(ring_work *w, ring_return *b,
 static void give_sums(ring_work *w, ring_return *b) {
   if (b->dk) w->device->calls->give(w->device, b->dk);
   if (b->dv) w->device->calls->give(w->device, b->dv);
-  b->dk = b->dv = NULL;
+  if (b->dq) w->device->calls->give(w->device, b->dq);
+  b->dk = b->dv = b->dq = NULL;
 }
 
 /* The rows that go back, in one message: those of both phases. */
 static dil_status pack_returns(ring_work *w, int32_t step,
-                               const ring_keys *sums) {
-  ring_return *b = &w->back[step];
-  char *at = b->outgoing;
+                               const ring_keys *keys, const ring_keys *dq) {
+  char *at = w->back[step].outgoing;
   dil_status status = DIL_OK;
   for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
-    route *r = return_route(w, step, p, false);
-    if (r->rows) status = w->device->calls->pack(w->device, r, sums, at);
-    at += return_bytes(w, step, p, false);
+    route *r = return_route(w->keys, step, p, false);
+    if (r->rows) status = w->device->calls->pack(w->device, r, keys, at);
+    at += dkv_bytes(w, r);
+  }
+  for (int32_t p = 0; w->queries && p < EXCHANGE_PHASES && !status; p++) {
+    route *r = return_route(w->queries, step, p, false);
+    if (r->rows) status = w->device->calls->pack(w->device, r, dq, at);
+    at += ring_dq_bytes(w, r);
   }
   return status;
 }
@@ -163,75 +197,117 @@ static dil_status pack_returns(ring_work *w, int32_t step,
 static dil_status size_returns(ring_work *w, int32_t step) {
   ring_return *b = &w->back[step];
   ring_device *d = w->device;
-  for (int32_t p = 0; p < EXCHANGE_PHASES; p++) {
-    if (lacks(w, ring_sender(w, step), step))
-      b->outgoing_bytes += return_bytes(w, step, p, false);
-    if (lacks(w, w->ring->link->rank, step))
-      b->incoming_bytes += return_bytes(w, step, p, true);
-  }
+  if (lacks(w, ring_sender(w, step), step))
+    b->outgoing_bytes = return_bytes(w, step, false);
+  if (lacks(w, w->ring->link->rank, step))
+    b->incoming_bytes = return_bytes(w, step, true);
   dil_status status =
       d->calls->take(d, b->outgoing_bytes, false, &b->outgoing);
   return status ? status
                 : d->calls->take(d, b->incoming_bytes, false, &b->incoming);
 }
 
+/* The rows that came in a step, and what the step adds to them. */
+typedef struct step_rows {
+  ring_keys keys, dkv;
+  ring_queries queries;
+  ring_keys dq;
+} step_rows;
+
+static dil_status passes_of_step(ring_work *w, int32_t step,
+                                 const step_rows *rows) {
+  int32_t owner = ring_sender(w, step);
+  dil_status status = DIL_OK;
+  if (ring_arrived(w, w->keys, step))
+    status = passes_over(w, owner, &rows->keys, &rows->dkv);
+  if (!status && ring_arrived(w, w->queries, step))
+    status = ring_passes_of_queries(w, owner, &rows->queries, &rows->dq);
+  return status;
+}
+
+/* Makes *t row-major f32 memory of the same shape at *at, which it moves on. At
+ * NULL it only counts. */
+static void set_aside(dil_tensor *t, float **at, int64_t *floats) {
+  *t = dil_tensor_make(*at, DIL_F32, t->rank, t->shape);
+  *floats += dil_tensor_count(t);
+  if (*at) *at += dil_tensor_count(t);
+}
+
+static int64_t lay_aside(ring_gradients *g, float *at) {
+  int64_t floats = 0;
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    set_aside(&g->dq[i], &at, &floats);
+    set_aside(&g->keys.k[i], &at, &floats);
+    set_aside(&g->keys.v[i], &at, &floats);
+  }
+  return floats;
+}
+
 /* Passes of a step that the rank's own sums include: what they add there goes
  * nowhere. */
-static dil_status passes_again(ring_work *w, int32_t owner,
-                               const ring_keys *keys, const ring_keys *sums) {
+static dil_status passes_again(ring_work *w, int32_t step,
+                               const step_rows *rows) {
   const ring_gradients *own = w->ring->gradients;
   ring_gradients aside = *own;
   int64_t inputs = own->inputs ? input_sums_elements(w->ring->call, own->wanted)
                                : 0;
-  int64_t bytes = inputs * (int64_t)sizeof(double);
+  int64_t bytes = inputs * (int64_t)sizeof(double) +
+                  lay_aside(&aside, NULL) * (int64_t)sizeof(float);
   void *memory = NULL;
-  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++)
-    bytes += dil_tensor_count(&own->dq[i]) * (int64_t)sizeof(float);
   dil_status status = w->device->calls->take(w->device, bytes, true, &memory);
   if (status) return status;
-  float *at = memory;
   if (own->inputs) aside.inputs = memory;
-  at += 2 * inputs;
-  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
-    aside.dq[i] = dil_tensor_make(at, DIL_F32, own->dq[i].rank, own->dq[i].shape);
-    at += dil_tensor_count(&own->dq[i]);
-  }
+  lay_aside(&aside, (float *)memory + 2 * inputs);
   w->sums = &aside;
-  status = passes_over(w, owner, keys, sums);
+  status = passes_of_step(w, step, rows);
   w->sums = own;
   w->device->calls->give(w->device, memory);
   return status;
 }
 
-/* The passes over the keys that came in a step, and what they add to them. */
-static dil_status compute_step(ring_work *w, int32_t step) {
+/* Spreads what came in a step, and clears the sums for it. */
+static dil_status open_step(ring_work *w, int32_t step, step_rows *rows) {
   int32_t owner = ring_sender(w, step);
   positions owned = partition_keys(&w->ring->shape, owner);
-  ring_keys keys = {0}, sums = {0};
+  ring_return *b = &w->back[step];
+  dil_status status = DIL_OK;
+  if (ring_arrived(w, w->keys, step)) {
+    status = ring_spread_step(w, step, &owned, &rows->keys);
+    if (!status) status = take_sums(w, b, &owned, &rows->dkv);
+  }
+  if (!status && ring_arrived(w, w->queries, step)) {
+    status = ring_spread_queries(w, step, &rows->queries);
+    if (!status) status = ring_take_dq(w, owner, &b->dq, &rows->dq);
+  }
+  return status;
+}
+
+/* The passes over what came in a step, and what they add to it. */
+static dil_status compute_step(ring_work *w, int32_t step) {
+  step_rows rows = {0};
   dil_status status = size_returns(w, step);
-  if (status || !ring_arrived(w, step)) return status;
-  if (!is_new(w, step) && !lacks(w, owner, step)) return status;
-  status = ring_spread_step(w, &w->exchange[step], &owned, &keys);
-  if (!status) status = take_sums(w, &w->back[step], &owned, &sums);
+  if (status ||
+      !(ring_arrived(w, w->keys, step) || ring_arrived(w, w->queries, step)))
+    return status;
+  if (!is_new(w, step) && !lacks(w, ring_sender(w, step), step)) return status;
+  status = open_step(w, step, &rows);
   if (!status)
-    status = (is_new(w, step) ? passes_over : passes_again)(w, owner, &keys,
-                                                            &sums);
+    status = (is_new(w, step) ? passes_of_step : passes_again)(w, step, &rows);
   if (!status && w->back[step].outgoing_bytes)
-    status = pack_returns(w, step, &sums);
+    status = pack_returns(w, step, &rows.dkv, &rows.dq);
   give_sums(w, &w->back[step]);
   return status;
 }
 
 /* ---- gradients that go back ---------------------------------------------- */
 
-/* The slot of a step's keys is free once they have come. */
+/* The slot of a step's rows is free once they have come. */
 static dil_status post_return(ring_work *w, int32_t step) {
   dil_ring *r = w->ring;
   ring_return *b = &w->back[step];
-  int32_t ranks = r->link->ranks;
   const link_transfer t = {
       .to = b->outgoing_bytes ? ring_sender(w, step) : -1,
-      .from = b->incoming_bytes ? (r->link->rank + step) % ranks : -1,
+      .from = b->incoming_bytes ? ring_receiver(w, step) : -1,
       .send = b->outgoing,
       .receive = b->incoming,
       .send_bytes = b->outgoing_bytes,
@@ -249,8 +325,8 @@ static dil_status wait_return(ring_work *w, int32_t step) {
   double start = clock_seconds();
   if (!b->posted) return DIL_OK;
   r->link->step = step;
-  ring_note(w, step, "wait for gradients of",
-            (r->link->rank + step) % r->link->ranks, b->incoming_bytes);
+  ring_note(w, step, "wait for gradients of", ring_receiver(w, step),
+            b->incoming_bytes);
   dil_status status = w->device->calls->wait(w->device, r->link, step);
   b->posted = false;
   flight_recorder_note(&w->flight, step, status ? "have failed" : "have come",
@@ -269,19 +345,25 @@ static void free_return(ring_work *w, ring_return *b) {
 /* Adds what has come back to the rank's own sums. */
 static dil_status add_returns(ring_work *w, int32_t step) {
   const char *at = w->back[step].incoming;
+  ring_device *d = w->device;
+  ring_keys dq = ring_own_dq(w);
   dil_status status = DIL_OK;
   if (!w->back[step].incoming_bytes) return DIL_OK;
   for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
-    route *r = return_route(w, step, p, true);
+    route *r = return_route(w->keys, step, p, true);
     if (r->rows)
-      status = w->device->calls->reduce(w->device, r, at,
-                                        &w->ring->gradients->keys);
-    at += return_bytes(w, step, p, true);
+      status = d->calls->reduce(d, r, at, &w->ring->gradients->keys);
+    at += dkv_bytes(w, r);
+  }
+  for (int32_t p = 0; w->queries && p < EXCHANGE_PHASES && !status; p++) {
+    route *r = return_route(w->queries, step, p, true);
+    if (r->rows) status = d->calls->reduce(d, r, at, &dq);
+    at += ring_dq_bytes(w, r);
   }
   return status;
 }
 
-/* Waits for what this rank's keys have gained in a step, and adds it. */
+/* Waits for what this rank's rows have gained in a step, and adds it. */
 static dil_status finish_return(ring_work *w, int32_t step) {
   int64_t begin = trace_begin();
   if (step < 1) return DIL_OK;
@@ -350,8 +432,12 @@ static dil_status run_steps(ring_work *w) {
 /* Where a branch has a softmax or a delta of its own, its lse and its o come
  * from a run forward. */
 static dil_status make_states(ring_work *w) {
+  const dil_ring *r = w->ring;
   w->state.by_pass = w->device->calls->asks_states(w->device);
-  return w->state.by_pass ? ring_states(w) : DIL_OK;
+  if (!w->state.by_pass) return DIL_OK;
+  dil_status status = ring_list_routes(r, &r->shape, &r->routes->all);
+  w->keys = &r->routes->all;
+  return status ? status : ring_states(w);
 }
 
 /* The sums that each rank goes on from. All ranks resume, or none. */
@@ -373,15 +459,14 @@ static dil_status begin_sums(ring_work *w) {
 }
 
 dil_status ring_backward(ring_work *w) {
-  dil_ring *r = w->ring;
   if (!w->device->calls->backward)
     return dil_fail(DIL_UNSUPPORTED, "device '%s' has no gradients of ranks in "
                     "this build", w->device->calls->name);
   dil_status status = w->device->calls->start(w->device);
-  if (!status) status = ring_list_routes(r);
-  if (!status) status = list_returns(r->routes);
   if (!status) status = begin_sums(w);
   if (!status) status = make_states(w);
+  if (!status) status = list_ways(w);
+  if (!status && w->queries) status = ring_queries_begin(w);
   if (!status) status = ring_exchange_begin(w);
   return status ? status : run_steps(w);
 }
@@ -391,6 +476,7 @@ void ring_backward_end(ring_work *w, bool failed) {
   for (int32_t i = 0; w->back && i < ranks; i++) wait_return(w, i);
   if (failed) w->device->calls->drain(w->device);
   for (int32_t i = 0; w->back && i < ranks; i++) free_return(w, &w->back[i]);
+  ring_queries_end(w);
   free(w->back);
   free(w->kept);
   w->back = NULL;

@@ -146,6 +146,12 @@ static dil_status backward(ring_device *d, const dil_backward_call *call,
                                    shard);
 }
 
+static dil_status number(ring_device *d, const dil_backward_call *call,
+                         const dil_shard *shard, float *numbers) {
+  const ring_cpu *c = (ring_cpu *)d;
+  return cpu_kernel_row_numbers(c->kernel, c->threads, call, shard, numbers);
+}
+
 static bool asks_states(const ring_device *d) {
   return cpu_kernel_asks_states(((const ring_cpu *)d)->kernel);
 }
@@ -208,6 +214,7 @@ static const ring_device_calls calls = {.name = "cpu",
                                         .advance = advance,
                                         .finish = finish,
                                         .backward = backward,
+                                        .number = number,
                                         .asks_states = asks_states,
                                         .post = post,
                                         .wait = wait,

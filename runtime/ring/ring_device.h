@@ -80,6 +80,10 @@ typedef struct ring_device_calls {
    * gradients. */
   dil_status (*backward)(ring_device *d, const dil_backward_call *call,
                          const dil_shard *shard);
+  /* See cpu_kernel_row_numbers in cpu.h. NULL: no queries come to this kind of
+   * device. */
+  dil_status (*number)(ring_device *d, const dil_backward_call *call,
+                       const dil_shard *shard, float *numbers);
   bool (*asks_states)(const ring_device *d);
   /* A message of the device's memory: see link.h. Requests after the wait see
    * the received rows. */

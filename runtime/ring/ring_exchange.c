@@ -1,6 +1,6 @@
-/* ring_exchange.c - the keys that travel in a run over a ring. In: routes, and
- * the rank's own keys. Out: messages, and the keys of the other ranks in shards
- * of their own; see ring_work.h. */
+/* ring_exchange.c - the messages of a run over a ring. In: routes, and the rank's
+ * own keys; ring_queries.c adds its queries. Out: messages, and the keys of the
+ * other ranks in shards of their own; see ring_work.h. */
 #include "ring_work.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
@@ -12,7 +12,7 @@
 
 /* ---- routes -------------------------------------------------------------- */
 
-void ring_routes_free(ring_routes *r, ring_device *device) {
+static void set_free(route_set *r, ring_device *device) {
   for (int32_t i = 0; r->list && i < 2 * EXCHANGE_PHASES * r->shape.ranks;
        i++) {
     if (device) device->calls->forget(device, &r->list[i]);
@@ -25,25 +25,33 @@ void ring_routes_free(ring_routes *r, ring_device *device) {
   }
   free(r->list);
   free(r->back);
-  *r = (ring_routes){0};
+  *r = (route_set){0};
 }
 
-static bool same_shape(const ring_shape *a, const ring_shape *b) {
+void ring_routes_free(ring_routes *r, ring_device *device) {
+  set_free(&r->all, device);
+  set_free(&r->keys, device);
+  set_free(&r->queries, device);
+  r->counted = (ring_shape){0};
+}
+
+bool ring_same_shape(const ring_shape *a, const ring_shape *b) {
   return a->table == b->table && a->layout == b->layout &&
          a->ranks == b->ranks && a->N == b->N && a->M == b->M &&
-         a->mask == b->mask && a->gathered == b->gathered;
+         a->mask == b->mask && a->gathered == b->gathered &&
+         a->left_out == b->left_out && a->queries == b->queries;
 }
 
-route *ring_route_out(const ring_routes *r, int32_t step,
+route *ring_route_out(const route_set *r, int32_t step,
                       exchange_phase phase) {
   return &r->list[2 * (EXCHANGE_PHASES * step + (int32_t)phase)];
 }
-route *ring_route_in(const ring_routes *r, int32_t step,
+route *ring_route_in(const route_set *r, int32_t step,
                      exchange_phase phase) {
   return ring_route_out(r, step, phase) + 1;
 }
 
-static dil_status list_step(const ring_routes *r, int32_t step,
+static dil_status list_step(const route_set *r, int32_t step,
                             exchange_phase phase) {
   int32_t ranks = r->shape.ranks;
   int32_t to = (r->rank + step) % ranks;
@@ -55,25 +63,25 @@ static dil_status list_step(const ring_routes *r, int32_t step,
                    ring_route_in(r, step, phase));
 }
 
-dil_status ring_list_routes(const dil_ring *ring) {
-  ring_routes *r = ring->routes;
+dil_status ring_list_routes(const dil_ring *ring, const ring_shape *shape,
+                            route_set *r) {
   int32_t rank = ring->link->rank, ranks = ring->link->ranks;
   dil_status status = DIL_OK;
-  if (r->list && r->rank == rank && same_shape(&r->shape, &ring->shape))
+  if (r->list && r->rank == rank && ring_same_shape(&r->shape, shape))
     return DIL_OK;
-  ring_routes_free(r, ring->device);
-  *r = (ring_routes){.shape = ring->shape, .rank = rank};
+  set_free(r, ring->device);
+  *r = (route_set){.shape = *shape, .rank = rank};
   r->list = calloc(2 * EXCHANGE_PHASES * (size_t)ranks, sizeof *r->list);
   if (!r->list)
     return dil_fail(DIL_MEMORY, "no memory for %d steps", ranks);
   for (int32_t i = EXCHANGE_PHASES; i < EXCHANGE_PHASES * ranks && !status; i++)
     status = list_step(r, i / EXCHANGE_PHASES,
                        (exchange_phase)(i % EXCHANGE_PHASES));
-  if (status) ring_routes_free(r, ring->device);
+  if (status) set_free(r, ring->device);
   return status;
 }
 
-static int64_t message_bytes(const ring_work *w, const route *r) {
+int64_t ring_key_bytes(const ring_work *w, const route *r) {
   return r->rows * route_row_bytes(w->ring->shape.table) * w->B;
 }
 
@@ -90,10 +98,14 @@ static int32_t slot_of(const ring_work *w, int32_t step, exchange_phase phase) {
 static dil_status size_messages(ring_work *w, ring_parcel *p, int32_t step,
                                 exchange_phase phase) {
   ring_device *d = w->device;
-  p->out = ring_route_out(w->ring->routes, step, phase);
-  p->in = ring_route_in(w->ring->routes, step, phase);
-  p->outgoing_bytes = message_bytes(w, p->out);
-  p->incoming_bytes = message_bytes(w, p->in);
+  p->outgoing_bytes = ring_key_bytes(w, ring_route_out(w->keys, step, phase));
+  p->incoming_bytes = ring_key_bytes(w, ring_route_in(w->keys, step, phase));
+  if (w->queries) {
+    p->outgoing_bytes +=
+        ring_query_bytes(w, ring_route_out(w->queries, step, phase));
+    p->incoming_bytes +=
+        ring_query_bytes(w, ring_route_in(w->queries, step, phase));
+  }
   dil_status status =
       d->calls->take(d, p->outgoing_bytes, false, &p->outgoing);
   if (!status)
@@ -108,19 +120,27 @@ void ring_note(ring_work *w, int32_t step, const char *what, int32_t peer,
                        bytes);
 }
 
+static dil_status pack_message(const ring_work *w, int32_t step,
+                               exchange_phase phase, char *message) {
+  route *keys = ring_route_out(w->keys, step, phase);
+  dil_status status =
+      w->device->calls->pack(w->device, keys, &w->ring->rows->keys, message);
+  if (status || !w->queries) return status;
+  return ring_pack_queries(w, ring_route_out(w->queries, step, phase),
+                           message + ring_key_bytes(w, keys));
+}
+
 /* Packs the rows for rank + step, and posts the messages both ways. */
 static dil_status post_phase(ring_work *w, int32_t step, exchange_phase phase) {
   dil_ring *r = w->ring;
   ring_parcel *p = &w->exchange[step].phase[phase];
   int64_t begin = trace_begin();
   dil_status status = size_messages(w, p, step, phase);
-  if (!status)
-    status = w->device->calls->pack(w->device, p->out, &r->rows->keys,
-                                    p->outgoing);
+  if (!status) status = pack_message(w, step, phase, p->outgoing);
   trace_end(begin, "ring", "pack rows that travel", NULL, step);
   if (status) return status;
-  const link_transfer t = {.to = p->outgoing_bytes ? p->out->to : -1,
-                           .from = p->incoming_bytes ? p->in->from : -1,
+  const link_transfer t = {.to = p->outgoing_bytes ? ring_receiver(w, step) : -1,
+                           .from = p->incoming_bytes ? ring_sender(w, step) : -1,
                            .send = p->outgoing,
                            .receive = p->incoming,
                            .send_bytes = p->outgoing_bytes,
@@ -153,7 +173,7 @@ dil_status ring_wait_phase(ring_work *w, int32_t step, exchange_phase phase) {
   double start = clock_seconds();
   ring_parcel *p = &w->exchange[step].phase[phase];
   if (!p->posted) return DIL_OK;
-  ring_note(w, step, "wait for", p->in->from, p->incoming_bytes);
+  ring_note(w, step, "wait for", ring_sender(w, step), p->incoming_bytes);
   dil_status status =
       w->device->calls->wait(w->device, r->link, slot_of(w, step, phase));
   flight_recorder_note(&w->flight, step, status ? "has failed" : "has come", -1,
@@ -180,7 +200,7 @@ dil_status ring_wait_step(ring_work *w, int32_t step) {
 void ring_exchange_free(ring_work *w, exchange *e) {
   void *const memory[] = {e->phase[0].outgoing, e->phase[0].incoming,
                           e->phase[1].outgoing, e->phase[1].incoming,
-                          e->k, e->v};
+                          e->k, e->v, e->queries};
   for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
     if (memory[i]) w->device->calls->give(w->device, memory[i]);
   *e = (exchange){0};
@@ -203,9 +223,10 @@ void ring_view_keys(const ring_work *w, void *k, void *v, dil_dtype dtype,
   }
 }
 
-dil_status ring_spread_step(ring_work *w, exchange *e, const positions *owned,
-                              ring_keys *keys) {
+dil_status ring_spread_step(ring_work *w, int32_t step, const positions *owned,
+                            ring_keys *keys) {
   const dil_table *t = w->ring->shape.table;
+  exchange *e = &w->exchange[step];
   ring_device *d = w->device;
   int64_t there = w->B * positions_count(owned) * t->kv_heads *
                   (int64_t)dil_dtype_size(t->dtype);
@@ -213,9 +234,10 @@ dil_status ring_spread_step(ring_work *w, exchange *e, const positions *owned,
   dil_status status = d->calls->take(d, there * t->head_dim, zero, &e->k);
   if (!status) status = d->calls->take(d, there * t->value_dim, zero, &e->v);
   if (!status) ring_view_keys(w, e->k, e->v, t->dtype, owned, keys);
-  for (int32_t i = 0; i < EXCHANGE_PHASES && !status; i++)
-    if (e->phase[i].incoming_bytes)
-      status = d->calls->spread(d, e->phase[i].in, e->phase[i].incoming, keys);
+  for (int32_t i = 0; i < EXCHANGE_PHASES && !status; i++) {
+    route *r = ring_route_in(w->keys, step, (exchange_phase)i);
+    if (r->rows) status = d->calls->spread(d, r, e->phase[i].incoming, keys);
+  }
   return status;
 }
 
@@ -224,12 +246,16 @@ int32_t ring_sender(const ring_work *w, int32_t step) {
   return (link->rank - step + link->ranks) % link->ranks;
 }
 
-int64_t ring_arrived(const ring_work *w, int32_t step) {
-  const exchange *e = &w->exchange[step];
-  int64_t bytes = 0;
-  for (int32_t i = 0; i < EXCHANGE_PHASES; i++)
-    bytes += e->phase[i].incoming_bytes;
-  return bytes;
+int32_t ring_receiver(const ring_work *w, int32_t step) {
+  const dil_link *link = w->ring->link;
+  return (link->rank + step) % link->ranks;
+}
+
+bool ring_arrived(const ring_work *w, const route_set *set, int32_t step) {
+  int64_t rows = 0;
+  for (int32_t i = 0; set && i < EXCHANGE_PHASES; i++)
+    rows += ring_route_in(set, step, (exchange_phase)i)->rows;
+  return rows * w->B > 0;
 }
 
 dil_status ring_exchange_begin(ring_work *w) {

@@ -11,7 +11,7 @@ typedef struct handshake {
   uint64_t plan_hash;
   int64_t version, ranks, layout, exchange, B, N, M, batch, train, seed;
   double scale;
-  int64_t direction, gradients, resume;
+  int64_t direction, gradients, resume, queries;
 } handshake;
 
 static const char *const handshake_words[] = {"plan",
@@ -29,7 +29,8 @@ static const char *const handshake_words[] = {"plan",
                                               "direction",
                                               "set of gradients",
                                               "word on resuming: all ranks "
-                                              "resume, or none"};
+                                              "resume, or none",
+                                              "set of queries that come"};
 
 int64_t ring_gradient_set(const dil_ring *r) {
   const ring_gradients *g = r->gradients;
@@ -54,7 +55,8 @@ static handshake handshake_values(const dil_ring *r, int64_t B) {
                      .scale = r->call->scale,
                      .direction = r->gradients != NULL,
                      .gradients = ring_gradient_set(r),
-                     .resume = r->checkpoint.prefix && r->checkpoint.resume};
+                     .resume = r->checkpoint.prefix && r->checkpoint.resume,
+                     .queries = r->gradients ? (int64_t)r->queries : 0};
 }
 
 static dil_status handshake_compare(const handshake *mine,

@@ -229,7 +229,8 @@ dil_status state_read(ring_state *s, const dil_ring *r) {
 /* ---- of a run backward --------------------------------------------------- */
 
 static const char suffix[] = ".back";
-enum { SUM_BLOCKS = 2 + 3 * PROGRESSIONS_MOST };
+/* The header, the branches whose queries come, and the sums. */
+enum { SUM_BLOCKS = 3 + 3 * PROGRESSIONS_MOST };
 
 typedef struct sums_header {
   ring_state_header state;
@@ -265,9 +266,11 @@ static checkpoint_block sums_block(const dil_tensor *t) {
                             dil_tensor_count(t) * (int64_t)sizeof(float)};
 }
 
-static void list_sums(const dil_ring *r, checkpoint_block blocks[SUM_BLOCKS]) {
+static void list_sums(const dil_ring *r, const uint64_t *queries,
+                      checkpoint_block blocks[SUM_BLOCKS]) {
   const ring_gradients *g = r->gradients;
   checkpoint_block *next = blocks + 1; /* behind the header */
+  *next++ = (checkpoint_block){queries, sizeof *queries};
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     *next++ = sums_block(&g->dq[i]);
     *next++ = sums_block(&g->keys.k[i]);
@@ -282,7 +285,7 @@ dil_status state_write_gradients(const dil_ring *r, const ring_digest *digest,
   char name[DIL_PATH_MAX];
   sums_header h = describe_sums(r, digest, step);
   checkpoint_block blocks[SUM_BLOCKS] = {{&h, sizeof h}};
-  list_sums(r, blocks);
+  list_sums(r, &r->queries, blocks);
   dil_status status = file_name(r, suffix, name);
   return status ? status : checkpoint_write(name, blocks, SUM_BLOCKS);
 }
@@ -292,15 +295,19 @@ static dil_status read_sums(checkpoint_file *file, const dil_ring *r,
                             int32_t *step) {
   checkpoint_block blocks[SUM_BLOCKS];
   sums_header h;
+  uint64_t queries = 0;
   dil_status status = checkpoint_read(file, &h, sizeof h);
   if (status || !is_ours(&h.state, describe_sums(r, digest, 0).state, r))
     return dil_fail(DIL_INPUT, "'%s' has no gradients of this rank, plan and "
                     "shape", name);
   status = compare_digests(&h.digest, digest, name);
-  list_sums(r, blocks);
+  list_sums(r, &queries, blocks);
   for (int32_t i = 1; i < SUM_BLOCKS && !status; i++)
     status = checkpoint_read(file, (void *)(uintptr_t)blocks[i].bytes,
                              blocks[i].count);
+  if (!status && queries != r->queries)
+    return dil_fail(DIL_INPUT, "the gradients in '%s' are of a run in which the "
+                    "queries of other branches came", name);
   if (!status) *step = h.state.step;
   return status;
 }

@@ -78,8 +78,9 @@ dil_status route_new(const ring_shape *r, int32_t from, int32_t to,
                      exchange_phase phase, route *made) {
   route_builder m = {.made = made};
   dil_status status = DIL_OK;
-  *made = (route){.from = from, .to = to, .owned = partition_keys(r, from)};
-  for (m.kv = 0; m.kv < r->table->kv_heads && !status; m.kv++)
+  *made =
+      (route){.from = from, .to = to, .owned = partition_travelling(r, from)};
+  for (m.kv = 0; m.kv < partition_lists(r) && !status; m.kv++)
     status = partition_rows(r, from, to, m.kv, phase, add_run, &m);
   return end(&m, status);
 }

@@ -2,8 +2,8 @@
  * rank to another. The device of each rank packs and spreads by this list.
  *
  * A message holds, for each batch row, the rows of the list in order: a row of
- * K, then the same row of V. Sender and receiver compute the same list, so that
- * no index travels. */
+ * K, then the same row of V; or a row of Q, then the same row of dO. Sender and
+ * receiver compute the same list, so that no index travels. */
 #ifndef DIL_RUNTIME_RING_ROUTE_H
 #define DIL_RUNTIME_RING_ROUTE_H
 
@@ -14,15 +14,16 @@
 typedef struct route_run {
   int64_t low, high, period;
   int64_t before;          /* number of the list's rows before this run */
-  int32_t kv, progression; /* K/V head; progression of the owner's shard */
+  int32_t kv, progression; /* K/V head, or query head of a route of queries;
+                              progression of the owner's shard */
   int32_t first, count;
 } route_run;
 
 typedef struct route {
   int32_t from, to;
   bool back;               /* the receiver owns the rows, not the sender */
-  positions owned;         /* the keys of the rank that owns the rows */
-  int64_t rows;            /* key rows of all K/V heads, in one batch row */
+  positions owned;         /* the keys, or the queries, of their owner */
+  int64_t rows;            /* rows of all heads, in one batch row */
   int64_t low, high;       /* all positions are in low..high-1 */
   int32_t run_count, offset_count;
   route_run *run;

@@ -35,6 +35,13 @@ static inline bool shard_is_by_pass(const dil_table *table,
 static inline int32_t run_states(const dil_table *table) {
   return combine_is_additive(table) ? table->pass_count : 1;
 }
+/* The same backward, where a branch may also have a delta of its own. */
+static inline bool backward_asks_states(const dil_table *table) {
+  return combine_is_additive(table) || table->detached;
+}
+static inline int32_t backward_states(const dil_table *table) {
+  return backward_asks_states(table) ? table->pass_count : 1;
+}
 
 /* The classes of one cell and head. Rows are counted from the cell's start:
  * class c has the offsets offset[first[c]] .. offset[first[c + 1] - 1] of each

@@ -107,6 +107,26 @@ echo 'topology pair { devices 2; }' >>"$TMP/mean.dil"
 is "and with states of branches" foretold "$TMP/mean.dil" --seq 60 \
   --topology pair
 
+# Of heads that share keys the near ones come, and of a sparse branch its queries.
+cat >"$TMP/both.dil" <<'END_OF_FILE'
+pattern both { heads 4 kv 2; head_dim 16; dtype f32; causal;
+  branch near { segment 64; } branch far { dilation 4; } }
+topology line { devices 4; }
+END_OF_FILE
+is "the bytes of both ways are foretold" foretold "$TMP/both.dil" --seq 300 \
+  --topology line
+both_ways() {
+  "$DIL" explain "$TMP/both.dil" --topology line --seq 300 --backward |
+    tee "$TMP/told" &&
+    grep '^backward  *near  *keys come: alone .* if queries do$' "$TMP/told" &&
+    grep '^  *far  *queries come: alone .* if queries do$' "$TMP/told" &&
+    grep ' of k and v come, .* of dk and dv go back in f32$' "$TMP/told" &&
+    grep ' of q, do, lse and delta come, .* of dq go back in f32$' "$TMP/told"
+}
+is "the bill says which way each branch goes" both_ways
+is "gradients both ways" checked "^ring  *4 ranks, .* between them" \
+  "$TMP/both.dil" --seq 300 --topology line
+
 small="examples/longnet.dil -D w=16 --seq 200 --random 3"
 same_bits() {
   "$DIL" run $small --backward --threads 1 --dq "$TMP/q1.npy" \

@@ -114,13 +114,15 @@ static gradient_shape gradient_shape_of(const spec *s, int32_t *lengths) {
 /* Ranks that vary with the seed. */
 static mesh mesh_of(const spec *s) {
   uint32_t bits = s->seed * 0x85EBCA77u;
-  static const uint64_t gathered[] = {0, 1, 6, ~(uint64_t)0};
+  static const uint64_t some[] = {0, 1, 6, ~(uint64_t)0};
   return (mesh){.ring = 1 + (int32_t)(bits >> 8 & 7),
                 .heads = bits >> 11 & 1 && s->heads > 1 ? 2 : 1,
                 .batch = 1 + (int32_t)(bits >> 12 & 1),
                 .layout = (dil_layout)((bits >> 13 & 255) % DIL_LAYOUT_COUNT),
-                .gathered = gathered[bits >> 21 & 3],
-                .timeout = CASE_SECONDS};
+                .gathered = some[bits >> 21 & 3],
+                .timeout = CASE_SECONDS,
+                .way_given = bits >> 23 & 3,
+                .queries = some[bits >> 25 & 3]};
 }
 
 /* The gradients of a rank group, and what is wrong with them. A pattern whose

@@ -22,10 +22,10 @@ static const char text[] =
 
 /* Ring, heads, batch, of so many processes; which branches gather. */
 static const mesh meshes[] = {
-    {4, 1, 1, DIL_CONTIGUOUS, 0, 30},
-    {4, 1, 1, DIL_ZIGZAG, ~(uint64_t)0, 30},
-    {2, 1, 2, DIL_STRIPED, 1, 30},
-    {2, 2, 1, DIL_CONTIGUOUS, 0, 30},
+    {4, 1, 1, DIL_CONTIGUOUS, 0, 30, false, 0},
+    {4, 1, 1, DIL_ZIGZAG, ~(uint64_t)0, 30, false, 0},
+    {2, 1, 2, DIL_STRIPED, 1, 30, false, 0},
+    {2, 2, 1, DIL_CONTIGUOUS, 0, 30, false, 0},
 };
 enum { MESHES = sizeof meshes / sizeof meshes[0] };
 

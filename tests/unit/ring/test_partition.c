@@ -1,6 +1,6 @@
 /* test_partition.c - which rows travel, against the definition: a key row goes
- * to a rank just when some query of that rank reaches it. The rows that go back
- * are the same. */
+ * to a rank just when some query of that rank reaches it, and a query row just
+ * when it reaches some key of that rank. The rows that go back are the same. */
 #include "compiler/analysis/cover.h"
 #include "compiler/exchange/exchange.h"
 #include "compiler/plan/planner.h"
@@ -165,6 +165,93 @@ START_TEST(rows_that_travel) {
     for (int32_t to = 0; to < r.ranks; to++)
       for (int32_t kv = 0; kv < p->kv_heads && from != to; kv++)
         check_pair(made->pattern, &r, from, to, kv);
+  arena_free(a);
+}
+END_TEST
+
+/* Whether query t of a head reaches some key of rank `to` by these branches. */
+static bool is_wanted(const pattern *p, const ring_shape *r, int32_t to,
+                      int32_t head, int64_t t, uint64_t branches) {
+  positions keys = partition_keys(r, to);
+  expr_point point = {.B = 1, .N = (int32_t)r->N, .M = (int32_t)r->M};
+  for (int32_t c = 0; c < keys.count; c++)
+    for (int64_t j = 0; j < keys.progression[c].count; j++)
+      for (int32_t b = 0; b < p->branch_count; b++)
+        if ((branches >> b & 1) &&
+            pattern_reaches(p, b, head, t,
+                            keys.progression[c].first +
+                                j * keys.progression[c].step, &point))
+          return true;
+  return false;
+}
+
+enum { QUERIES_MOST = 160 };
+
+/* The queries of a list, each noted at its place behind M - N. */
+typedef struct seen_queries {
+  int64_t origin;
+  int32_t times[QUERIES_MOST];
+} seen_queries;
+
+static void note_query(void *context, const row_range *rows_found) {
+  seen_queries *s = context;
+  for (int64_t base = rows_found->low; base < rows_found->high;
+       base += rows_found->period)
+    for (int32_t i = 0; i < rows_found->count; i++) {
+      int64_t t = base + rows_found->offset[i];
+      if (t >= rows_found->high) break;
+      ck_assert(t >= s->origin && t < s->origin + QUERIES_MOST);
+      s->times[t - s->origin]++;
+    }
+}
+
+static void check_queries(const pattern *p, const ring_shape *r, int32_t from,
+                          int32_t to, int32_t head) {
+  seen_queries part[EXCHANGE_PHASES] = {{r->M - r->N, {0}}, {r->M - r->N, {0}}};
+  positions owned = partition_queries(r, from);
+  uint64_t going = ~r->left_out;
+  for (int phase = 0; phase < EXCHANGE_PHASES; phase++)
+    ck_assert_int_eq(partition_rows(r, from, to, head, (exchange_phase)phase,
+                                    note_query, &part[phase]),
+                     DIL_OK);
+  for (int32_t c = 0; c < owned.count; c++)
+    for (int64_t i = 0; i < owned.progression[c].count; i++) {
+      int64_t t = owned.progression[c].first + i * owned.progression[c].step;
+      int64_t at = t - (r->M - r->N);
+      bool early = is_wanted(p, r, to, head, t, r->gathered & going);
+      bool late = !early && is_wanted(p, r, to, head, t, ~r->gathered & going);
+      ck_assert_msg(part[EXCHANGE_GATHERED].times[at] == early &&
+                        part[EXCHANGE_ROTATED].times[at] == late,
+                    "query %d of head %d from %d to %d of %d, layout %d: %d "
+                    "and %d", (int)t, (int)head, from, to, r->ranks, r->layout,
+                    part[0].times[at], part[1].times[at]);
+      part[0].times[at] = part[1].times[at] = 0;
+    }
+  for (int64_t at = 0; at < QUERIES_MOST; at++)
+    ck_assert(!part[0].times[at] && !part[1].times[at]);
+}
+
+/* Queries before position 0 are among them, and branches that are left out. */
+START_TEST(queries_that_travel) {
+  uint64_t state = (uint64_t)_i * 91 + 5;
+  arena *a = arena_new();
+  pattern *p = sample(a, &state);
+  plan *made = plan_make(a, diag_new(a), p, 0);
+  ring_shape r = {.table = &made->table,
+                  .layout = (dil_layout)random_in(&state, 0, 2),
+                  .ranks = (int32_t)random_in(&state, 2, 5),
+                  .N = random_in(&state, 1, QUERIES_MOST),
+                  .M = random_in(&state, 1, 160),
+                  .gathered = (uint64_t)random_in(&state, 0, 7),
+                  .left_out = (uint64_t)random_in(&state, 0, 3),
+                  .queries = true};
+  mask_bounds bounds = {made, 1, r.N, r.M};
+  partition_mask mask = mask_bounds_of(&bounds);
+  if (mask.bounds) r.mask = &mask;
+  for (int32_t from = 0; from < r.ranks; from++)
+    for (int32_t to = 0; to < r.ranks; to++)
+      for (int32_t h = 0; h < p->heads && from != to; h++)
+        check_queries(made->pattern, &r, from, to, h);
   arena_free(a);
 }
 END_TEST
@@ -344,6 +431,7 @@ int main(void) {
   TCase *tests = tcase_create("place");
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, rows_that_travel, 0, CASES);
+  tcase_add_loop_test(tests, queries_that_travel, 0, CASES);
   tcase_add_loop_test(tests, routes_reverse, 0, 50);
   tcase_add_test(tests, the_processor_adds_a_message);
   tcase_add_test(tests, heads_are_dealt_out_once);

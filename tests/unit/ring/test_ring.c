@@ -37,7 +37,7 @@ static const char *const patterns[] = {
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 
 #define MESH(ring, heads, batch, layout) \
-  { ring, heads, batch, DIL_##layout, 0, 30 }
+  { ring, heads, batch, DIL_##layout, 0, 30, false, 0 }
 static const mesh meshes[] = {
     MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
     MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),

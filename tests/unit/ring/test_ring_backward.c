@@ -1,6 +1,7 @@
 /* test_ring_backward.c - gradients over rings of ranks on threads against the
- * oracle: any number of ranks, meshes, layouts and ways of exchange, whatever a
- * pattern says; the same bits whatever the timing; the bytes that go back. */
+ * oracle: any number of ranks, meshes, layouts and ways of exchange, whether keys
+ * come or queries, whatever a pattern says; the same bits whatever the timing; the
+ * bytes that go back. */
 #include "runtime/base/status.h"
 #include "runtime/ring/ranks.h"
 #include "tests/support/gradients.h"
@@ -47,7 +48,7 @@ static const char *const patterns[] = {
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 
 #define MESH(ring, heads, batch, layout) \
-  { ring, heads, batch, DIL_##layout, 0, 30 }
+  { ring, heads, batch, DIL_##layout, 0, 30, false, 0 }
 static const mesh meshes[] = {
     MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
     MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),
@@ -140,11 +141,22 @@ static outcome expect_good(const scene *c, const trial *t) {
 static const uint64_t ways[] = {0, ~(uint64_t)0, 1, 2};
 enum { WAYS = sizeof ways / sizeof ways[0] };
 
+/* The queries of all branches come, of none, or of some. */
+static const uint64_t coming[] = {~(uint64_t)0, 1, 0, 2};
+enum { COMING = sizeof coming / sizeof coming[0] };
+
+static void let_come(trial *t, int which) {
+  t->mesh.way_given = true;
+  t->mesh.queries = coming[which % COMING];
+}
+
 START_TEST(meshes_agree_with_the_oracle) {
   scene c = scene_open(patterns[_i], 97, 97);
   for (int i = 0; i < MESHES; i++) {
     trial t = {.mesh = meshes[i]};
     t.mesh.gathered = ways[(i + _i) % WAYS];
+    expect_good(&c, &t);
+    let_come(&t, i + _i / WAYS);
     expect_good(&c, &t);
   }
   scene_close(&c);
@@ -158,6 +170,8 @@ START_TEST(other_lengths) {
     trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
     t.mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
     t.mesh.gathered = ways[(i + _i) % WAYS];
+    expect_good(&c, &t);
+    let_come(&t, i + _i / WAYS);
     expect_good(&c, &t);
     scene_close(&c);
   }
@@ -210,10 +224,11 @@ static void be_slow(dil_ring *r, int32_t rank) {
 
 START_TEST(timing_changes_no_bit) {
   scene c = scene_open(patterns[_i], 97, 97);
-  for (int way = 0; way < WAYS; way++) {
+  for (int way = 0; way < WAYS * COMING; way++) {
     trial t = {.mesh = MESH(4, 2, 1, ZIGZAG)};
     size_t size;
-    t.mesh.gathered = ways[way];
+    t.mesh.gathered = ways[way / COMING];
+    let_come(&t, way);
     expect_good(&c, &t);
     char *bits = bits_of(&c, &size);
     t.spoil = be_slow;
@@ -287,6 +302,18 @@ static void freeze(dil_ring *r, int32_t rank) {
   r->link->calls = &spoiled_calls;
 }
 
+/* Ranks whose callers say otherwise which queries come. */
+static void go_another_way(dil_ring *r, int32_t rank) {
+  r->way_given = true;
+  r->queries = rank == 1;
+}
+
+START_TEST(ranks_go_the_same_way) {
+  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS), .spoil = go_another_way};
+  expect_failure(&t, "another set of queries that come", -1);
+}
+END_TEST
+
 START_TEST(a_frozen_rank_is_named_in_time) {
   trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS), .spoil = freeze};
   t.mesh.timeout = 0.7;
@@ -340,12 +367,13 @@ static void expect_resumed(const scene *c, trial *t, const char *bits,
 static const int resumed_patterns[] = {0, 4, 5};
 
 START_TEST(a_killed_run_goes_on_to_the_same_bits) {
-  scene c = scene_open(patterns[resumed_patterns[_i]], 97, 97);
+  scene c = scene_open(patterns[resumed_patterns[_i / COMING]], 97, 97);
   char prefix[64];
   size_t size;
   trial t = {.mesh = MESH(RESUMED_RANKS, 1, 1, ZIGZAG)};
   snprintf(prefix, sizeof prefix, "/tmp/test_back.%d", (int)getpid());
-  t.mesh.gathered = ways[_i % WAYS];
+  t.mesh.gathered = ways[(_i + _i / COMING) % WAYS];
+  let_come(&t, _i);
   t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
   expect_good(&c, &t);
   char *bits = bits_of(&c, &size);
@@ -377,6 +405,26 @@ START_TEST(sums_of_another_run_are_refused) {
                 r.text);
   remove_sums(prefix, 1);
   remove_sums(prefix, 2);
+  scene_close(&c);
+}
+END_TEST
+
+/* In a step, keys that come and queries that come leave other sums. */
+START_TEST(sums_of_the_other_way_are_refused) {
+  char prefix[64];
+  scene c = scene_open(patterns[0], 97, 97);
+  trial t = {.mesh = MESH(3, 1, 1, CONTIGUOUS)};
+  snprintf(prefix, sizeof prefix, "/tmp/test_back.%d", (int)getpid());
+  t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
+  let_come(&t, 0);
+  expect_good(&c, &t);
+  let_come(&t, 1);
+  t.checkpoint.resume = true;
+  outcome r = run_trial(&c, &t);
+  ck_assert_int_eq(r.status, DIL_INPUT);
+  ck_assert_msg(strstr(r.text, "the queries of other branches came") != NULL,
+                "%s", r.text);
+  for (int32_t i = 0; i < 3; i++) remove_sums(prefix, i);
   scene_close(&c);
 }
 END_TEST
@@ -417,45 +465,107 @@ static int64_t bytes_sent(const outcome *r, int32_t ranks) {
   return sum;
 }
 
-/* The rows of keys that some query of another rank sees, by enumeration: each
- * travels once to each such rank, and once back. */
-static int64_t rows_needed(const scene *c, const mesh *m, int64_t N) {
+/* Whether query t and key j of two heads are a pair of some of these branches. */
+static bool is_pair(const scene *c, uint64_t branches, int32_t head, int64_t t,
+                    int64_t j, int64_t N) {
+  const expr_point point = {.B = 2, .N = (int32_t)N, .M = (int32_t)N};
+  const pattern *p = c->k->plan->pattern;
+  for (int32_t b = 0; b < p->branch_count; b++)
+    if ((branches >> b & 1) && pattern_reaches(p, b, head, t, j, &point))
+      return true;
+  return false;
+}
+
+static int32_t owner_of(const mesh *m, int64_t N, int64_t row) {
+  for (int32_t rank = 0; rank < m->ring; rank++) {
+    positions p = partition_owned(m->layout, N, 0, m->ring, rank);
+    for (int32_t i = 0; i < p.count; i++) {
+      int64_t past = row - p.progression[i].first;
+      if (past >= 0 && past % p.progression[i].step == 0 &&
+          past / p.progression[i].step < p.progression[i].count)
+        return rank;
+    }
+  }
+  return -1;
+}
+
+/* Counts by enumeration the rows of keys that queries of other ranks see, or the
+ * rows of queries that see keys of other ranks: a row for each such rank. */
+static int64_t rows_needed(const scene *c, const mesh *m, int64_t N,
+                           uint64_t branches, bool queries) {
   const dil_table *table = &c->k->plan->table;
+  int32_t group = table->heads / table->kv_heads;
+  int32_t heads = queries ? 1 : group;
   int64_t rows = 0;
-  ring_shape shape = {.table = table, .layout = m->layout, .ranks = m->ring,
-                      .N = N, .M = N};
-  for (int32_t from = 0; from < m->ring; from++)
-    for (int32_t to = 0; to < m->ring; to++)
-      for (int32_t kv = 0; kv < table->kv_heads && from != to; kv++) {
-        int64_t count;
-        bool exact;
-        ck_assert(!partition_count(&shape, from, to, kv, EXCHANGE_ROTATED,
-                                   &count, &exact));
-        rows += count;
-      }
+  for (int32_t list = 0; list < table->heads / heads; list++)
+    for (int64_t own = 0; own < N; own++) {
+      bool wanted[RANKS_MOST] = {false};
+      for (int64_t other = 0; other < N; other++)
+        for (int32_t h = list * heads; h < (list + 1) * heads; h++)
+          if (is_pair(c, branches, h, queries ? own : other,
+                      queries ? other : own, N))
+            wanted[owner_of(m, N, other)] = true;
+      wanted[owner_of(m, N, own)] = false;
+      for (int32_t rank = 0; rank < m->ring; rank++) rows += wanted[rank];
+    }
   return rows;
 }
 
-/* K and V in the pattern's type there, dK and dV in f32 back. */
+/* Keys come: K and V in the pattern's type there, dK and dV in f32 back. Queries
+ * come: q, dO, lse and delta there, dQ in f32 back. */
+static void expect_bytes(const scene *c, const trial *of, int64_t N,
+                         uint64_t queries) {
+  const dil_table *t = &c->k->plan->table;
+  int64_t width = t->head_dim + t->value_dim;
+  int64_t element = (int64_t)dil_dtype_size(t->dtype);
+  int64_t keys = 2 * rows_needed(c, &of->mesh, N, ~queries, false);
+  int64_t asking = 2 * rows_needed(c, &of->mesh, N, queries, true);
+  outcome r = expect_good(c, of);
+  ck_assert_int_eq(bytes_sent(&r, 4),
+                   keys * width * (element + 4) +
+                       asking * (width * element + 8 + 4 * t->head_dim));
+}
+
 START_TEST(each_row_goes_back_once) {
   const int64_t N = 97;
-  for (int p = 0; p < 2; p++) {
-    scene c = scene_open(p ? patterns[PATTERNS - 1] : patterns[0], N, N);
-    const dil_table *t = &c.k->plan->table;
-    int64_t width = t->head_dim + t->value_dim;
-    trial of = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
-    for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++)
-      for (int way = 0; way < WAYS; way++) {
-        of.mesh.layout = (dil_layout)layout;
-        of.mesh.gathered = ways[way];
-        outcome r = expect_good(&c, &of);
-        int64_t rows = 2 * rows_needed(&c, &of.mesh, N);
-        ck_assert_int_eq(
-            bytes_sent(&r, 4),
-            rows * width * ((int64_t)dil_dtype_size(t->dtype) + 4));
-      }
-    scene_close(&c);
+  scene c = scene_open(_i ? patterns[PATTERNS - 1] : patterns[0], N, N);
+  trial of = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
+  for (int layout = 0; layout < DIL_LAYOUT_COUNT; layout++)
+    for (int way = 0; way < COMING; way++) {
+      of.mesh.layout = (dil_layout)layout;
+      of.mesh.gathered = ways[(way + layout) % WAYS];
+      let_come(&of, way);
+      expect_bytes(&c, &of, N, coming[way]);
+    }
+  scene_close(&c);
+}
+END_TEST
+
+/* Without a word of the caller, each branch goes the way of fewer bytes: by
+ * enumeration of the branch alone. */
+START_TEST(each_branch_goes_the_cheaper_way) {
+  const int64_t N = 97;
+  static const struct {
+    int pattern;
+    uint64_t queries;
+  } cases[] = {{0, 7}, {PATTERNS - 1, 3}, {PATTERNS - 2, 0}};
+  scene c = scene_open(patterns[cases[_i].pattern], N, N);
+  const dil_table *t = &c.k->plan->table;
+  int64_t width = t->head_dim + t->value_dim;
+  int64_t element = (int64_t)dil_dtype_size(t->dtype);
+  trial of = {.mesh = MESH(4, 1, 1, ZIGZAG)};
+  uint64_t cheaper = 0;
+  for (int32_t b = 0; b < t->branch_count; b++) {
+    uint64_t alone = (uint64_t)1 << b;
+    int64_t keys = rows_needed(&c, &of.mesh, N, alone, false);
+    int64_t asking = rows_needed(&c, &of.mesh, N, alone, true);
+    if (asking * (width * element + 8 + 4 * t->head_dim) <
+        keys * width * (element + 4))
+      cheaper |= alone;
   }
+  ck_assert_uint_eq(cheaper, cases[_i].queries);
+  expect_bytes(&c, &of, N, cheaper);
+  scene_close(&c);
 }
 END_TEST
 
@@ -466,12 +576,16 @@ int main(void) {
   tcase_add_loop_test(tests, meshes_agree_with_the_oracle, 0, PATTERNS);
   tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
   tcase_add_loop_test(tests, timing_changes_no_bit, 0, 1);
-  tcase_add_test(tests, each_row_goes_back_once);
+  tcase_add_loop_test(tests, each_row_goes_back_once, 0, 2);
+  tcase_add_loop_test(tests, each_branch_goes_the_cheaper_way, 0, 3);
   tcase_add_loop_test(tests, a_rank_that_fails_is_named, 0, WAYS);
   tcase_add_test(tests, gradients_on_some_ranks_alone);
+  tcase_add_test(tests, ranks_go_the_same_way);
   tcase_add_test(tests, a_frozen_rank_is_named_in_time);
-  tcase_add_loop_test(tests, a_killed_run_goes_on_to_the_same_bits, 0, 3);
+  tcase_add_loop_test(tests, a_killed_run_goes_on_to_the_same_bits, 0,
+                      3 * COMING);
   tcase_add_test(tests, sums_of_another_run_are_refused);
+  tcase_add_test(tests, sums_of_the_other_way_are_refused);
   tcase_add_loop_test(tests, those_left_of_a_backward_run_go_on, 0, 3);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
