@@ -217,24 +217,32 @@ static dil_status give_up(const dil_rank *r, dil_status status) {
   return dil_fail(status, "%s", why);
 }
 
-static dil_status check_rank(const dil_rank *r, const dil_sizes *whole) {
+/* The first of a call, whose end is dil_call_end. */
+static dil_status begin_call(const dil_rank *r, const dil_sizes *whole) {
+  dil_call_begin();
   dil_status status = dil_usage_given("rank", r, "sizes", whole, NULL);
   if (!status) status = dil_context_check(r->kernel->context);
   return status ? status : dil_usage_sizes(whole);
+}
+
+/* Makes a run of a call that was read with `status`; a failure of either is for
+ * all ranks. */
+static dil_status make_run(dil_rank *r, const dil_sizes *whole,
+                           const dil_call *call, dil_status status,
+                           rank_run *run) {
+  if (!status) status = describe(r, whole, call, run);
+  return status ? give_up(r, status) : DIL_OK;
 }
 
 dil_status dil_rank_run(dil_rank *r, const dil_sizes *whole,
                         const dil_arguments *given) {
   arguments a;
   rank_run run = {.sums = NULL};
-  dil_call_begin();
-  dil_status status = check_rank(r, whole);
+  dil_status status = begin_call(r, whole);
   if (status) return dil_call_end(status);
   status = arguments_read(r->kernel, given, &a);
-  if (!status) status = describe(r, whole, &a.call, &run);
-  if (status) status = give_up(r, status);
-  else status = ring_run(&run.ring);
-  return dil_call_end(status);
+  status = make_run(r, whole, &a.call, status, &run);
+  return dil_call_end(status ? status : ring_run(&run.ring));
 }
 
 /* ---- gradients ----------------------------------------------------------- */
@@ -370,14 +378,12 @@ dil_status dil_rank_backward(dil_rank *r, const dil_sizes *whole,
                              const dil_gradients *given) {
   gradients g;
   rank_run run = {.sums = NULL};
-  dil_call_begin();
-  dil_status status = check_rank(r, whole);
+  dil_status status = begin_call(r, whole);
   if (status) return dil_call_end(status);
   status = check_direction(r->kernel);
   if (!status) status = gradients_read(r->kernel, given, &g);
-  if (!status) status = describe(r, whole, &g.call.forward, &run);
-  if (status) status = give_up(r, status);
-  else status = run_backward(r, &g.call, &run);
+  status = make_run(r, whole, &g.call.forward, status, &run);
+  if (!status) status = run_backward(r, &g.call, &run);
   free(run.sums);
   free(run.again);
   return dil_call_end(status);
