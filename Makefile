@@ -38,6 +38,7 @@ grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
 # Tables of the fast kernels on a GPU: planning, the GPU's code generator and
 # its run time each link them.
 tables   := $(call folder,runtime/tables)
+patches  := $(call objects,runtime/rowset/patch.c)
 core     := $(call folder,compiler $(addprefix compiler/,base front pattern \
             analysis plan schedule codegen oracle api)) $(grammar)
 # What the command line has besides the core.
@@ -136,9 +137,9 @@ $(BUILD)/dil-cpu.so: $(cpu) $(BUILD)/compiler/base/arena.o $(rt) | $(BUILD)/part
 	  -L$(shell $(LLVM) --libdir) $(LDLIBS)
 # NVRTC and the CUDA driver are opened at run time: neither is needed here. The
 # back end brings its own copy of what reads expressions.
-$(BUILD)/dil-gpu.so: $(gpu) $(keyspans) $(tables) $(rt) | $(BUILD)/part.map
+$(BUILD)/dil-gpu.so: $(gpu) $(keyspans) $(tables) $(patches) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
-$(BUILD)/dilrt-cuda.so: $(cuda) $(tables) $(rt) | $(BUILD)/part.map
+$(BUILD)/dilrt-cuda.so: $(cuda) $(tables) $(patches) $(rt) | $(BUILD)/part.map
 	$(call say,link)$(part) -o $@ $^ $(LDLIBS)
 $(BUILD)/dilrt-nccl.so: $(call folder,runtime/link/nccl) $(rt) \
                         | $(BUILD)/part.map

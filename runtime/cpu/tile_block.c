@@ -110,7 +110,8 @@ static int64_t rows_before_keys(const cpu_run *r) {
 static bool plan_patches(const cpu_run *r, const dil_pass *pass,
                          patch_plan *out) {
   const dil_code *code = r->code[DIL_TILES];
-  const patch_tile_shape shape = {code->lanes, code->key_block, code->pack};
+  const patch_tile_shape shape = {
+      .lanes = code->lanes, .key_block = code->key_block, .pack = code->pack};
   bool alone = !(pass->branches & (pass->branches - 1));
   return r->table->grid.axes && alone && r->N == r->M &&
          patch_plan_make(r->table, __builtin_ctzll(pass->branches), r->M,

@@ -4,6 +4,7 @@
  * the device. */
 #include "device.h"
 #include "general.h"
+#include "patches.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/pages.h"
 #include "runtime/base/status.h"
@@ -17,7 +18,8 @@ _Static_assert(sizeof(dil_params) == DIL_PARAMS_BYTES &&
                    offsetof(dil_params, B) == 232 &&
                    offsetof(dil_params, items) == 352 &&
                    offsetof(dil_params, scale) == 360 &&
-                   offsetof(dil_params, input) == 376,
+                   offsetof(dil_params, input) == 376 &&
+                   offsetof(dil_params, patch_axes) == 1656,
                "templates/general/general.cu has another dil_params");
 
 enum {
@@ -148,16 +150,16 @@ static bool general_is_few(const cuda_run *r, const cuda_code *code) {
          !code->about.knob[GENERAL_KNOB_PARTS];
 }
 
+/* Splits of the keys of tiles whose rows see so many. */
 static int32_t general_splits(const cuda_run *r, int32_t pass, int64_t tiles,
-                              const cuda_code *code) {
+                              int64_t keys, const cuda_code *code) {
   const dil_cuda_code *about = &code->about;
   if (about->knob[GENERAL_KNOB_PARTS]) return about->knob[GENERAL_KNOB_PARTS];
   if (general_is_few(r, code))
     return few_most(general_reach(r, pass),
                     tiles / maximum(r->B, 1) / r->table->kv_heads);
   int64_t wanted = (int64_t)r->device->facts.processors * BLOCKS_A_PROCESSOR;
-  int64_t most =
-      general_row_keys(r, pass) / (SPLIT_TILES * (int64_t)about->tile_keys);
+  int64_t most = keys / (SPLIT_TILES * (int64_t)about->tile_keys);
   int64_t splits = minimum(minimum(wanted / maximum(tiles, 1), most),
                            SPLITS_MOST);
   return (int32_t)maximum(splits, 1);
@@ -202,9 +204,16 @@ static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
   int32_t tile_rows = code->about.tile_rows;
   int64_t segment = general_shortest_segment(r->table, pass);
   int32_t pack = keys ? 1 : general_pack(r, pass, tile_rows, segment);
+  patch_plan patches;
+  bool patched = cuda_patches_plan(call, pass, code, &patches);
+  int64_t heads = keys ? r->table->kv_heads : r->table->heads;
   int64_t tiles =
-      r->B * general_fill_tiles(r, pass, keys, tile_rows, pack, p);
-  p->splits = general_splits(r, pass, tiles, code);
+      r->B * (patched ? cuda_patches_fill(r, pass, &patches, p) * heads
+                      : general_fill_tiles(r, pass, keys, tile_rows, pack, p));
+  p->splits = general_splits(r, pass, tiles,
+                             patched ? cuda_patches_keys(&patches)
+                                     : general_row_keys(r, pass),
+                             code);
   if (!keys && general_is_few(r, code)) p->flags |= DIL_FEW;
   p->spread = tiles < SPREAD_WAVES * (int64_t)r->device->facts.processors;
   p->items = tiles * p->splits;

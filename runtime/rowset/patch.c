@@ -57,6 +57,28 @@ patch_span patch_keys(const patch_axis *a, int64_t cells, patch_span query) {
                       keys_of(a, cells, query.last).last};
 }
 
+/* The queries that see a key. Both ends rise with the key, too. */
+static patch_span queries_of(const patch_axis *a, int64_t cells, int64_t key) {
+  patch_span s = {0, cells - 1};
+  if (a->right < cells) s.first = maximum(s.first, key - a->right);
+  if (a->left < cells) s.last = minimum(s.last, key + a->left);
+  if (a->causal) s.first = maximum(s.first, key);
+  if (a->kernel >= cells) return s;
+  if (a->causal) {
+    s.last = minimum(s.last, key + (a->kernel - 1));
+    return s;
+  }
+  int64_t before = a->kernel / 2, after = a->kernel - 1 - before;
+  if (key >= a->kernel) s.first = maximum(s.first, key - after);
+  if (key < cells - a->kernel) s.last = minimum(s.last, key + before);
+  return s;
+}
+
+patch_span patch_queries(const patch_axis *a, int64_t cells, patch_span key) {
+  return (patch_span){queries_of(a, cells, key.first).first,
+                      queries_of(a, cells, key.last).last};
+}
+
 static bool is_bounded(const patch_axis *a) {
   int64_t cells = cells_of(a, 0);
   return a->causal || a->kernel < cells || a->left < cells - 1 ||
@@ -223,15 +245,22 @@ static double cost_of(const patch_search *s) {
     run *= a->slab;
   }
   int64_t keys = (int64_t)(s->mean[0] * (double)run + 0.5);
+  if (s->shape->whole) keys = (int64_t)(s->mean[0] * ranges + 0.5);
   int64_t blocks = round_up(keys, s->shape->key_block);
+  if (s->shape->whole) return lanes * (double)(keys + blocks);
   return lanes * ranges * ((double)(keys + blocks) / 2 + RANGE_COST) +
          ROW_COST * s->shape->lanes * filled;
+}
+
+/* The sizes of slabs to try: powers of two up to this one. */
+static int32_t slab_powers(const patch_tile_shape *shape) {
+  return shape->whole ? 0 : __builtin_ctzll(shape->lanes);
 }
 
 static void try_sizes(patch_search *s, int32_t k, int64_t lanes) {
   patch_axis *a = &s->now.axis[k];
   bool last = k + 1 == s->now.axes;
-  int32_t most = k ? __builtin_ctzll(s->shape->lanes) : 0;
+  int32_t most = k ? slab_powers(s->shape) : 0;
   for (int32_t size = 0; 1 << size <= lanes; size++) {
     if (last && 1 << size < lanes) continue;
     for (int32_t slab = last && s->shape->pack > 1; slab <= most; slab++) {
@@ -254,10 +283,16 @@ static void measure_axis(patch_search *s, int32_t k) {
   patch_axis a = s->now.axis[k];
   int32_t most = __builtin_ctzll(s->shape->lanes);
   for (int32_t size = 0; size <= most; size++)
-    for (int32_t slab = 0; slab <= (k ? most : 0); slab++) {
+    for (int32_t slab = 0; slab <= (k ? slab_powers(s->shape) : 0); slab++) {
       size_axis(&a, !k, 1 << size, 1 << slab);
       s->length[k][size][slab] = mean_length(&a, k);
     }
+}
+
+bool patch_may(const dil_table *table, const dil_pass *pass) {
+  const dil_branch *b = &table->branches[__builtin_ctzll(pass->branches)];
+  bool alone = !(pass->branches & (pass->branches - 1));
+  return table->grid.axes && alone && !b->segment && b->dilation == 1;
 }
 
 bool patch_plan_make(const dil_table *table, int32_t branch, int64_t cells,
@@ -287,4 +322,16 @@ double patch_plan_visits(const patch_plan *p) {
     keys += (double)(patch_ranges(p, &box) * patch_length(box.key[0]) * p->run);
   }
   return keys * p->lanes;
+}
+
+double patch_plan_blocks(const patch_plan *p, int32_t key_block) {
+  double blocks = 0;
+  for (int64_t i = 0; i < p->patches; i++) {
+    patch_box box;
+    int64_t keys = 1;
+    if (!patch_at(p, i, &box)) continue;
+    for (int32_t k = 0; k < p->axes; k++) keys *= patch_length(box.key[k]);
+    blocks += (double)((keys + key_block - 1) / key_block);
+  }
+  return blocks;
 }

@@ -9,7 +9,11 @@
  * Keys are packed once, in slabs: a slab has all cells of axis 0, and a few of
  * each other axis. Its cells run along the inner axes first, so that a box is one
  * range of packed rows in each slab that it meets. A slab that leaves the grid is
- * filled up with rows that nobody sees. */
+ * filled up with rows that nobody sees.
+ *
+ * GPUs pack nothing: a tile counts the cells of its box, the last axis fastest, and
+ * takes them in blocks. A tile of keys, for gradients, is a patch too; its box has
+ * the queries that see them. */
 #ifndef DIL_RUNTIME_ROWSET_PATCH_H
 #define DIL_RUNTIME_ROWSET_PATCH_H
 
@@ -41,6 +45,7 @@ typedef struct patch_plan {
 typedef struct patch_tile_shape {
   int32_t lanes, key_block; /* rows; keys of a register block */
   int32_t pack;             /* neighbours that share a cell of packed rows */
+  bool whole;               /* no slabs: the cells of a box are one range */
 } patch_tile_shape;
 
 /* Cells first..last; none where last < first. */
@@ -64,12 +69,19 @@ typedef struct patch_box {
  * of it. */
 bool patch_plan_make(const dil_table *table, int32_t branch, int64_t cells,
                      const patch_tile_shape *shape, patch_plan *out);
+/* Returns whether a pass of the table may have patches: some calls may not. */
+bool patch_may(const dil_table *table, const dil_pass *pass);
 /* Keys that the rows of all tiles visit, for one head: pairs. */
 double patch_plan_visits(const patch_plan *p);
+/* Blocks of so many keys that all patches visit, for one head, where a box is one
+ * range. */
+double patch_plan_blocks(const patch_plan *p, int32_t key_block);
 /* Patch `index`. False: its residue has none so far out. */
 bool patch_at(const patch_plan *p, int64_t index, patch_box *out);
 /* The keys along an axis, of `cells` cells, that the queries of a span see. */
 patch_span patch_keys(const patch_axis *a, int64_t cells, patch_span query);
+/* The queries along an axis that see a key of a span. */
+patch_span patch_queries(const patch_axis *a, int64_t cells, patch_span key);
 /* The position of a cell of the box's residue. */
 int64_t patch_position(const patch_plan *p, const patch_box *box,
                        const int64_t *cell);

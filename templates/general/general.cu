@@ -117,6 +117,7 @@ DIL_INLINE void run_tile(const dil_params &p, const dil_tile &t) {
   dil_row_words words[ROW_GROUPS];
   bool begun = false;
   clear_padding();
+  list_rows(p, t);
   load_queries(p, t);
   if (threadIdx.x < 32) begin_cursor(p, t);
 #pragma unroll

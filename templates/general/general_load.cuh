@@ -52,7 +52,7 @@ DIL_INLINE void load_tile(const dil_params &p, const dil_tile &t, char *to,
   load_rows<TILE_ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
     int n = row / p.pack;
     if (n >= t.count) return nullptr;
-    long long at = row_at(p, t, t.low + n * t.step);
+    long long at = row_at(p, t, tile_position(t, n));
     return from + at * stride[1] + (head + row % p.pack) * stride[2];
   });
 }
@@ -62,6 +62,20 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
                                p.q, p.q_stride);
 }
 
+#if PATCHES
+/* The rows of a visit by its table of columns: those of a patch follow each other at
+ * several distances. */
+template <int ROWS, int WIDTH, int PITCH>
+DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
+                            const element *from, int origin, long long stride,
+                            const dil_visit &v) {
+  load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
+    int away = column_position(v, row) - origin;
+    if (SHARDS && p.key_step > 1) away /= p.key_step;
+    return v.n + row < v.keys.end ? from + away * stride : nullptr;
+  });
+}
+#else
 /* Rows `stride` elements apart, of which the first of the tensor stands at
  * position `origin`: the rows that one thread copies follow each
  * other at one distance. */
@@ -96,6 +110,7 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
     bytes += together * stride * ELEMENT_BYTES;
   }
 }
+#endif
 
 /* Rows of a visit that stand in pages. */
 template <int ROWS, int WIDTH, int PITCH>

@@ -10,7 +10,7 @@
 DIL_INLINE bool find_row(const dil_params &p, const dil_tile &t, int row,
                          int *position, int *head) {
   int n = p.pack == 1 ? row : row / p.pack;
-  *position = t.low + (n < t.count ? n * t.step : 0);
+  *position = tile_position(t, n < t.count ? n : 0);
   *head = t.head + row - n * p.pack;
   return n < t.count;
 }

@@ -10,6 +10,7 @@
  * multiplicity; `union`: once). The owner is the least in order. */
 #pragma once
 
+#include "templates/general/general_patch.cuh"
 #include "templates/shared/few.cuh"
 #include "templates/shared/pages.cuh"
 
@@ -154,7 +155,11 @@ struct dil_scratch {
   dil_merged merged_branch[2][BRANCHES];
 #endif
 };
-static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
+#ifndef PATCH_BYTES
+#define PATCH_BYTES 0 /* of the scratch memory: tables of patches */
+#endif
+static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES - PATCH_BYTES,
+              "SCRATCH_BYTES");
 #ifndef SCRATCH_AT
 #define SCRATCH_AT 0 /* in shared memory */
 #endif
@@ -338,8 +343,8 @@ DIL_INLINE dil_box map_box(const dil_params &p, const dil_tile &t,
                            const dil_cursor &c) {
   int n = c.n + (threadIdx.x & 31) * c.leap;
   if (n >= c.stop || n < c.n) n = c.keys.end; /* nothing */
-  return {t.low, t.low + (t.count - 1) * t.step, t.head, t.head + p.pack - 1,
-          n, c.leap};
+  return {t.low, tile_position(t, t.count - 1), t.head,
+          t.head + p.pack - 1, n, c.leap};
 }
 
 /* A map that is empty makes the next one coarse, until one is not. */
@@ -364,8 +369,9 @@ DIL_INLINE dil_box part_box(const dil_params &p, const dil_tile &t,
   int first = 16 * group / p.pack;
   int last = least((16 * group + 15) / p.pack, t.count - 1);
   bool some = group < TILE_ROWS / 16 && lane % 8 < SCORE_TILES && first <= last;
-  return {t.low + first * t.step, some ? t.low + last * t.step : -0x7fffffff,
-          t.head, t.head + p.pack - 1, v.n + lane % 8 * 8, 8};
+  return {some ? tile_position(t, first) : 0,
+          some ? tile_position(t, last) : -0x7fffffff, t.head,
+          t.head + p.pack - 1, v.n + lane % 8 * 8, 8};
 }
 
 /* ---- planning ------------------------------------------------------------ */
@@ -390,7 +396,8 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       c.live &= c.live - 1;
       int predicate = dil_branches[c.keys.branch].predicate;
       v.window =
-          !c.rivals && (predicate < 0 || !dil_predicates[predicate].masked);
+          !c.rivals && (predicate < 0 || !dil_predicates[predicate].masked ||
+                        is_patched(p));
       if (v.full || v.window) return;
       parts = true;
     } else if (c.n >= c.stop) {
@@ -435,6 +442,10 @@ DIL_INLINE void plan_visit(const dil_params &p, int slot) {
 #if PAGED
   find_absent(p, planned_tile(), v);
 #endif
+#if PATCHES
+  v.slot = slot;
+  list_columns(p, planned_tile(), v);
+#endif
   __syncwarp();
   if ((threadIdx.x & 31) == 0) {
     SCRATCH.cursor = c;
@@ -462,9 +473,15 @@ DIL_INLINE unsigned part_bits(const dil_params &p, const dil_tile &t,
 DIL_INLINE unsigned group_bits(const dil_params &p, const dil_tile &t,
                                int slot, int group) {
   const dil_visit &v = SCRATCH.visit[slot];
-  dil_rows rows = rows_of(p, t, group);
-  if (v.window) return window_bits(t, rows, v);
   int number = (int)(ROW_GROUPS * ROW_WARP + group);
+  dil_rows rows = rows_of(p, t, group);
+#if PATCHES
+  if (is_patched(p)) {
+    unsigned bits = patch_bits(v, 16 * number + (threadIdx.x & 31) / 4);
+    return p.patch_alone ? bits : asked_bits(p, t, rows, v, bits);
+  }
+#endif
+  if (v.window) return window_bits(t, rows, v);
   int byte = 8 * (number % 4);
   return part_bits(p, t, rows, v,
                    SCRATCH.part_live[slot][number / 4] >> byte & 0xff,

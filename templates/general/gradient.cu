@@ -162,6 +162,7 @@ DIL_INLINE void run_tile(const dil_gradient_params &g, const dil_tile &t) {
   dil_row_words words;
   bool begun = false;
   clear_padding();
+  list_rows(p, t);
   load_held(p, t);
   if (!HOLDS_KEYS) load_row_facts(g, t);
   if (threadIdx.x < 32) begin_cursor(p, t);

@@ -29,7 +29,7 @@ DIL_INLINE void end_row(const dil_params &p, const dil_tile &t,
   bool there = find_row(p, t, row, &position, &h);
 #if HOLDS_KEYS
   if (row >= t.written) return;
-  position = t.low + row * t.step;
+  position = tile_position(t, row);
   h = t.kv;
 #else
   if (!there) return;

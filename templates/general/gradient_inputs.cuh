@@ -39,7 +39,7 @@ DIL_INLINE void add_inputs(const dil_gradient_params &g, const dil_tile &t,
 #pragma unroll 1
     for (int n = 0; n < 2 * SCORE_TILES; n++) {
       int e = 4 * (n >> 1) + 2 * r + (n & 1);
-      int j = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+      int j = column_position(v, column_of(e));
       dil_kept_pair pair = PAIRS[e * THREADS];
       dil_chain_reads(chain, pair.score, i, j, at, pair.gradient, to);
     }

@@ -38,11 +38,10 @@ DIL_INLINE void load_streamed(const dil_gradient_params &g, const dil_tile &t,
       (const element *)p.o + batch_place(p, t, false, p.o_stride) +
           h * p.o_stride[2],
       t.origin, p.o_stride[1], v);
-  int first = v.keys.start + v.n * v.keys.step - t.origin;
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)
     if (v.n + i < v.keys.end)
-      FACTS[i] = facts_of(g, t.b, first + i * v.keys.step, v.head);
+      FACTS[i] = facts_of(g, t.b, column_position(v, i) - t.origin, v.head);
     else FACTS[i] = {__int_as_float(0x7f800000), 0.0f};
 }
 #else

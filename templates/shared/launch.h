@@ -11,7 +11,7 @@
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
   DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
-  DIL_PARAMS_BYTES = 1656 /* of dil_params; C and CUDA C both check it */
+  DIL_PARAMS_BYTES = 1784 /* of dil_params; C and CUDA C both check it */
 };
 
 /* Types of inputs. */
@@ -44,6 +44,16 @@ enum { /* rows of 16-byte units, which may be copied as such */
        DIL_FEW = 128,  /* few rows: a batch row has splits of its own, splits.h */
        DIL_OWN_LISTS = 256 /* dil_lists: no table of lists that a choice makes */
 };
+
+/* One axis of a pass whose tiles are patches of a grid, as runtime/rowset/patch.h
+ * describes it. 0x7fffffff: no bound. */
+typedef struct dil_patch_axis {
+  int extent, stride;       /* cells; positions from a cell to the next */
+  int step, residues;       /* the dilation, and the residues that have cells */
+  int left, right, kernel;  /* in cells of a residue */
+  int causal;
+  int size, count;          /* cells of a patch; patches of a residue */
+} dil_patch_axis;
 
 typedef struct dil_params {
   const void *q, *k, *v;
@@ -84,6 +94,9 @@ typedef struct dil_params {
   float scale, weight;
   unsigned seed_low, seed_high;
   dil_device_input input[16];
+  int patch_axes;                /* 0: tiles are no patches */
+  int patch_alone;               /* nothing but the axes decides over pairs */
+  dil_patch_axis patch[3];
 } dil_params;
 
 /* The parameters of choose.cuh: a call, one of its choices, and the memory that
@@ -109,7 +122,7 @@ enum {
   DIL_CHOOSE_ROWS = 16, /* rows of queries that meet key blocks at once */
   DIL_CHOOSE_TALL = 64, /* the same by matrix products */
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
-  DIL_CHOOSE_BYTES = 1720 /* of dil_choose_params, as above */
+  DIL_CHOOSE_BYTES = 1848 /* of dil_choose_params, as above */
 };
 
 /* Whether each row of a block of queries meets the key blocks by matrix products:
@@ -161,7 +174,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2136 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2264 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */

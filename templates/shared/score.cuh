@@ -35,7 +35,28 @@ struct dil_visit {
 #if PAGED
   unsigned absent[2]; /* a bit for each key whose page is outside the pool */
 #endif
+#if PATCHES
+  int slot;       /* which half of the table of columns has its keys */
+#endif
 };
+
+/* The position of row n of a tile, once its tables are there. */
+DIL_INLINE int tile_position(const dil_tile &t, int n) {
+#if PATCHES
+  return PATCH_ROWS[n];
+#else
+  return t.low + n * t.step;
+#endif
+}
+
+/* The position of a column of a visit. */
+DIL_INLINE int column_position(const dil_visit &v, int column) {
+#if PATCHES
+  return PATCH_COLUMNS[v.slot * TILE_KEYS + column].position;
+#else
+  return v.keys.start + (v.n + column) * v.keys.step;
+#endif
+}
 
 DIL_INLINE bool window_holds(int predicate, int t, int j) {
   const dil_predicate_row &w = dil_predicates[predicate];
@@ -141,6 +162,7 @@ DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
                         const dil_keys &keys, dil_set rivals,
                         const dil_box &box) {
   if (box.n >= keys.end || box.t0 > box.t1) return DIL_EMPTY;
+  if (is_patched(p)) return DIL_PARTIAL;
   bool whole = box.n + box.count <= keys.end;
   int first = keys.start + box.n * keys.step;
   int last = keys.start + (least(box.n + box.count, keys.end) - 1) * keys.step;
@@ -208,6 +230,20 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
   return bits;
 }
 
+/* Returns whether a branch keeps a pair of a row and a column. */
+DIL_INLINE bool pair_kept(const dil_params &p, const dil_tile &tile,
+                          const dil_rows &rows, const dil_visit &v,
+                          dil_set rivals, int e) {
+  bool second = e & 2;
+  int column = column_position(v, column_of(e));
+  int row = second ? rows.t[1] : rows.t[0];
+  int t = pair_i(row, column), j = pair_j(row, column);
+  int h = second ? rows.h[1] : rows.h[0];
+  dil_pair at = pair_of(p, tile, h);
+  return branch_keeps(v.keys.branch, t, j, at) &&
+         (COMBINE != 1 || is_counted(rivals, h, t, j, at));
+}
+
 /* Bits of columns 8g to 8g + 7, pair by pair, in the lowest four. */
 DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
                               const dil_rows &rows, const dil_visit &v,
@@ -218,14 +254,7 @@ DIL_INLINE unsigned keep_bits(const dil_params &p, const dil_tile &tile,
     bool second = e & 2;
     int n = v.n + column_of(4 * g + e);
     if (n >= v.keys.end || !(second ? rows.valid[1] : rows.valid[0])) continue;
-    int column = v.keys.start + n * v.keys.step;
-    int row = second ? rows.t[1] : rows.t[0];
-    int t = pair_i(row, column), j = pair_j(row, column);
-    int h = second ? rows.h[1] : rows.h[0];
-    dil_pair at = pair_of(p, tile, h);
-    bool kept = branch_keeps(v.keys.branch, t, j, at) &&
-                (COMBINE != 1 || is_counted(rivals, h, t, j, at));
-    bits |= (unsigned)kept << e;
+    bits |= (unsigned)pair_kept(p, tile, rows, v, rivals, 4 * g + e) << e;
   }
   return bits;
 }
@@ -255,8 +284,7 @@ DIL_INLINE unsigned key_word(const dil_params &p, const dil_tile &tile, int h,
                              const dil_visit &v, int column) {
   dil_seed seed = seed_of(p);
   return dil_drop_word(HOLDS_KEYS ? DIL_DROP_ROW : DIL_DROP_KEY, tile.b + p.batch, h,
-                       v.keys.start + (v.n + column) * v.keys.step, seed.low,
-                       seed.high);
+                       column_position(v, column), seed.low, seed.high);
 }
 
 /* Bits of the weights that dropout takes. `keys`: the words of the columns for
@@ -294,7 +322,7 @@ DIL_INLINE void rewrite_scores(const dil_params &p, const dil_tile &tile,
   dil_pair at[2] = {pair_of(p, tile, rows.h[0]), pair_of(p, tile, rows.h[1])};
 #pragma unroll
   for (int e = 0; e < 4 * TILES; e++) {
-    int column = v.keys.start + (v.n + column_of(e)) * v.keys.step;
+    int column = column_position(v, column_of(e));
     int r = e >> 1 & 1, row = rows.t[r];
     float &x = s[e >> 2][e & 3];
     x = __fmul_rn(x, p.scale);

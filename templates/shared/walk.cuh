@@ -10,7 +10,6 @@
 #ifndef DIL_TEMPLATES_SHARED_WALK_H
 #define DIL_TEMPLATES_SHARED_WALK_H
 #include "templates/shared/plan.cuh"
-#include "templates/shared/select.cuh"
 
 #ifndef SHARDS
 #define SHARDS 1 /* 0: no call is a shard of a sequence */
@@ -25,6 +24,8 @@
 #ifndef GRADIENT
 #define GRADIENT 0 /* 1: heads that no pass serves have tiles, too */
 #endif
+#include "templates/shared/patch.cuh"
+#include "templates/shared/select.cuh"
 DIL_INLINE bool is_shard(const dil_params &p) {
   return SHARDS && p.flags & DIL_SHARD;
 }
@@ -109,6 +110,9 @@ struct dil_tile {
 #endif
   int split;
   dil_set branches;  /* that select its rows */
+#if PATCHES
+  dil_patch patch;   /* where the tile is one; `low` is its first position */
+#endif
 };
 
 /* Passes that have a branch for this head. */
@@ -258,6 +262,20 @@ DIL_INLINE void fill_tile(const dil_params &p, dil_tile &t, int high,
   t.branches = class_of(p.pass, t.head, t.low);
 }
 
+#if PATCHES
+/* Makes the tile a patch of the grid. Its columns are all of one branch. */
+DIL_INLINE void take_patch(const dil_params &p, dil_tile &t, unsigned index) {
+  int cell[PATCH_AXES];
+  if (!find_patch(p, index, t.patch)) return;
+  t.low = cell_at(p, t.patch, t.patch.rows, 0, cell);
+  t.count = cells_in(t.patch.rows);
+#if HOLDS_KEYS
+  t.written = t.count;
+#endif
+  t.branches = class_of(p.pass, t.head, t.low);
+}
+#endif
+
 /* Tile number `item`, of tile_rows rows. Blocks of late rows come first: with
  * `causal` they see the most. Where there are few tiles, the late blocks of all
  * heads come first; else the blocks of a head stay together, near its keys. */
@@ -301,8 +319,14 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
 #if HOLDS_KEYS
   t.written = 0;
 #endif
-  if (low >= high || from >= high) return t;
   if (!GRADIENT && !pass_serves(p.pass, t.head)) return t;
+#if PATCHES
+  if (is_patched(p)) {
+    take_patch(p, t, (unsigned)block);
+    return t;
+  }
+#endif
+  if (low >= high || from >= high) return t;
   t.low = (int)from;
   fill_tile(p, t, high, tile_rows / p.pack);
   return t;
@@ -339,6 +363,13 @@ struct dil_keys {
   int first, end;
 };
 
+#if PATCHES
+/* The same of a patch: the cells of its box, counted inside it. */
+DIL_INLINE dil_keys patch_keys(const dil_tile &t, int branch) {
+  return {branch, 0, 1, 0, cells_in(t.patch.columns)};
+}
+#endif
+
 /* A branch's keys become those that the call holds. False: none. The turns are
  * as many as the progression has steps at most, and one where it is no
  * progression. */
@@ -357,6 +388,9 @@ DIL_INLINE bool meet_progression(const dil_params &p, dil_keys &k) {
 
 DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
                             int branch) {
+#if PATCHES
+  if (is_patched(p)) return patch_keys(t, branch);
+#endif
   const dil_branch_row &row = dil_branches[branch];
   dil_keys k;
   int base = segment_low(branch, t.low);

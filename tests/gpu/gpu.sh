@@ -94,6 +94,7 @@ host=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
 spread gradients_cuda "$BUILD/tests/test_gradients_cuda"
+spread grid_kernels "$BUILD/tests/test_grid_kernels"
 spread hopper "$BUILD/tests/test_hopper"
 spread decode "$BUILD/tests/test_decode"
 spread choice "$BUILD/tests/test_choice"

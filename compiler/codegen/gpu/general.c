@@ -4,6 +4,7 @@
  * shared memory. */
 #include "gpu.h"
 #include "runtime/cuda/chips.h"
+#include "runtime/rowset/patch.h"
 
 typedef struct general_tiles {
   int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
@@ -20,9 +21,32 @@ int64_t general_scratch_bytes(const dil_table *t) {
   return 512 + (has_multiplicity(t) ? 2 * 24 * t->branch_count : 0);
 }
 
+/* Returns whether some pass may have patches. */
+static bool general_may_patch(const dil_table *t) {
+  bool may = false;
+  for (int32_t p = 0; p < t->pass_count; p++)
+    may |= patch_may(t, &t->passes[p]);
+  return may;
+}
+
+int64_t general_patch_bytes(const dil_table *t, int32_t rows, int32_t keys) {
+  enum { BOXES = 144, COLUMN = 16, SPAN = 8, ROW = 4 };
+  if (!general_may_patch(t)) return 0;
+  return BOXES + 2 * COLUMN * keys + (SPAN * t->grid.axes + ROW) * rows;
+}
+
+void general_put_patches(source_text *text, const dil_table *t) {
+  put(text, "#define PATCH_AXES %d\n", general_may_patch(t) ? t->grid.axes : 0);
+}
+
 int64_t general_pitch(const dil_table *t, int64_t width) {
   int64_t bytes = (int64_t)dil_dtype_size(t->dtype), depth = bytes == 4 ? 8 : 16;
   return (width + depth - 1) / depth * depth * bytes + 16;
+}
+
+static int64_t general_scratch(const dil_table *t, const general_tiles *tl) {
+  return general_scratch_bytes(t) +
+         general_patch_bytes(t, general_rows(tl), tl->keys);
 }
 
 /* The shared memory of a thread block, laid out at the top of
@@ -34,7 +58,7 @@ static int64_t general_shared_bytes(const dil_table *t,
   int64_t loop = (general_rows(tl) + keys) * key_pitch + keys * value_pitch +
                  keys + 4 * keys + (t->dropout > 0 ? 4 * keys : 0);
   int64_t end = 16 * tl->warps * ((t->value_dim + 2) | 1) * 4;
-  return general_scratch_bytes(t) + (loop > end ? loop : end);
+  return general_scratch(t, tl) + (loop > end ? loop : end);
 }
 
 /* Configurations in order of preference: f32 with wide heads, f32, 16-bit
@@ -205,7 +229,8 @@ static bool general_write(const gpu_request *r, int32_t variant,
   put(text,
       "#define BLOCKS %d\n#define Q_IN_REGISTERS %d\n#define SCRATCH_BYTES "
       "%lld\n",
-      tl.blocks, tl.q_in_registers, (long long)general_scratch_bytes(t));
+      tl.blocks, tl.q_in_registers, (long long)general_scratch(t, &tl));
+  general_put_patches(text, t);
   put(text, "#define SHARED_BYTES %d\n", code->shared);
   put_template(text, "templates/general/general.cu");
   return true;

@@ -52,6 +52,11 @@ static const made *find_variant(const dil_table *t, int32_t variant) {
   return is_wide ? &wide[variant] : &narrow[variant];
 }
 
+static int64_t scratch_bytes(const dil_table *t, const tiles *tl) {
+  return general_scratch_bytes(t) + GRADIENT_SCRATCH +
+         general_patch_bytes(t, 16 * tl->warps, tl->columns);
+}
+
 /* The shared memory of a thread block, as templates/general/general_sizes.cuh
  * and gradient.cu lay it out. */
 static int64_t shared_bytes(const dil_table *t, const made *m,
@@ -65,8 +70,7 @@ static int64_t shared_bytes(const dil_table *t, const made *m,
                  (t->dropout > 0 ? 4 * tl->columns : 0) +
                  (m->makes & GRADIENT_INPUTS ? 8 * rows * tl->columns : 0);
   int64_t end = rows * (width | 1) * 4;
-  return general_scratch_bytes(t) + GRADIENT_SCRATCH +
-         (loop > end ? loop : end);
+  return scratch_bytes(t, tl) + (loop > end ? loop : end);
 }
 
 static const tiles *gradient_choose(const gpu_request *r, const made *m,
@@ -110,7 +114,8 @@ static bool gradient_write(const gpu_request *r, int32_t variant,
   put(text, "#define MAKES %d\n#define WARPS %d\n#define TILE_KEYS %d\n",
       m->makes, tl->warps, tl->columns);
   put(text, "#define BLOCKS %d\n#define SCRATCH_BYTES %lld\n", tl->blocks,
-      (long long)(general_scratch_bytes(t) + GRADIENT_SCRATCH));
+      (long long)scratch_bytes(t, tl));
+  general_put_patches(text, t);
   put(text, "#define SHARED_BYTES %d\n", code->shared);
   put_template(text, "templates/general/gradient.cu");
   return true;

@@ -1,5 +1,6 @@
 /* test_grid_kernels.c - kernels of grids large enough for several patches, by all
- * instruction sets, forward and backward, against the oracle. */
+ * instruction sets or on a GPU, forward and backward, against the oracle. */
+#include "tests/support/gpu_gradients.h"
 #include "tests/support/gradients.h"
 #include "tests/support/patterns.h"
 #include "tests/support/suite.h"
@@ -27,6 +28,11 @@ static const struct {
     {P("heads 2; head_dim 8", "combine mean; grid 10 x 20; branch { neighborhood "
                               "5 x 5; } branch { causal y; window 2 x 2; }"),
      200},
+    {P("heads 2; head_dim 64", "grid 17 x 16; neighborhood 5 x 7; branch { score s "
+                               "- 0.1 * abs(iy - jy); mask (ix + jy) % 5 < 4; }"),
+     272},
+    {P("heads 2; head_dim 32", "grid 12 x 1 x 30; neighborhood 3 x 1 x 13; dilation "
+                               "3 x 1 x 2; causal z; branch { }"), 360},
     {P("heads 2 kv 1; head_dim 8",
        "input z : f32[H] gradient; grid 12 x 17; score s * z[h]; branch { "
        "neighborhood 7 x 3; heads 1..1; }"), 204},
@@ -43,6 +49,18 @@ static void try_kernel(const tested_pattern *s, gradient_data *g, recipe way) {
   kernel_unmake(k);
 }
 
+static void try_on_gpu(const tested_pattern *s, gradient_shape shape) {
+  kernel_made *k = kernel_make(s, (recipe){.threads = 1});
+  ck_assert_msg(!k->refused, "%s", k->problem);
+  data *d = data_new(s, shape.call);
+  const char *problem = data_problem(d, k);
+  ck_assert_msg(problem[0] == 0, "%s: %s", s->pattern->name, problem);
+  data_free(d);
+  kernel_unmake(k);
+  problem = gpu_gradient_problem(s, 0, shape);
+  ck_assert_msg(problem[0] == 0, "%s: %s", s->pattern->name, problem);
+}
+
 START_TEST(patches_are_right) {
   static const dil_dtype dtypes[] = {DIL_F32, DIL_BF16, DIL_F16};
   tested_pattern *s = tested_pattern_new("grid", cases[_i].text, NULL, 0);
@@ -57,6 +75,10 @@ START_TEST(patches_are_right) {
     tested_pattern_retype(s, dtypes[i]);
     for (int x = 0; x < GRADIENT_TENSORS; x++)
       shape.layout[x] = (guard_layout)((x + i) % GUARD_LAYOUT_COUNT);
+    if (gpu_wanted()) {
+      try_on_gpu(s, shape);
+      continue;
+    }
     gradient_data *g = gradient_data_new(s, shape);
     for (const char *const *isa = cpu_isas(); *isa; isa++)
       try_kernel(s, g, (recipe){.isa = *isa, .threads = 1 + i});

@@ -1,6 +1,7 @@
 /* test_patch.c - patches of random grids against a walk over all pairs: each
  * query is a row of one patch, each position one packed row, and the boxes of a
- * patch hold every key that one of its queries sees. */
+ * patch hold every key that one of its queries sees. The queries that see a key are
+ * those whose keys it is among. */
 #include "runtime/rowset/patch.h"
 #include "tests/support/patterns.h"
 #include "tests/support/suite.h"
@@ -41,8 +42,10 @@ static bool draw_world(patch_world *w, uint64_t *state) {
     w->cells *= w->table.grid.extent[a];
   }
   if (random_chance(state, 30)) w->table.grid.extent[0] = 0; /* any */
-  const patch_tile_shape shape = {8 << random_in(state, 0, 2), 12,
-                                  (int32_t)random_in(state, 1, 2)};
+  patch_tile_shape shape = {.lanes = 8 << random_in(state, 0, 2),
+                            .key_block = 12,
+                            .pack = (int32_t)random_in(state, 1, 2)};
+  shape.whole = shape.pack == 1 && random_chance(state, 60);
   return patch_plan_make(&w->table, 0, w->cells, &shape, &w->plan);
 }
 
@@ -113,17 +116,21 @@ static void check_query(const patch_world *w, const patch_box *box,
   ck_assert(i >= 0 && i < w->cells);
   seen[i]++;
   for (int64_t j = 0; j < w->cells; j++) {
-    bool kept = pair_sees(w, i, j), told = true;
+    bool kept = pair_sees(w, i, j), told = true, back = true;
     int64_t rest = j;
     for (int32_t a = w->plan.axes - 1; a >= 0; a--) {
       const patch_axis *x = &w->plan.axis[a];
       int64_t at = rest % x->extent, u = cell[a];
       patch_span keys = patch_keys(x, box->cells[a], (patch_span){u, u});
       rest /= x->extent;
-      told &= at % x->step == box->residue[a] && at / x->step >= keys.first &&
-              at / x->step <= keys.last;
+      bool mine = at % x->step == box->residue[a];
+      int64_t key = at / x->step;
+      patch_span queries = patch_queries(x, box->cells[a], (patch_span){key, key});
+      told &= mine && key >= keys.first && key <= keys.last;
+      back &= mine && u >= queries.first && u <= queries.last;
     }
     ck_assert_int_eq(told, kept);
+    ck_assert_int_eq(back, kept);
     if (kept) ck_assert(box_has(w, box, w->row_of[j]));
   }
 }
@@ -167,12 +174,20 @@ START_TEST(shapes_are_cheap) {
                                   .kernel = {13, 13},
                                   .dilation = {1, 1}}},
              .table.grid = {2, {128, 128}}};
-  const patch_tile_shape shape = {16, 16, 1};
+  const patch_tile_shape shape = {.lanes = 16, .key_block = 16, .pack = 1};
   w.table.branches = &w.branch;
   ck_assert(patch_plan_make(&w.table, 0, 128 * 128, &shape, &w.plan));
   ck_assert_int_eq(w.plan.axis[0].size, 4);
   ck_assert_int_eq(w.plan.axis[1].size, 4);
   ck_assert_double_le(patch_plan_visits(&w.plan), 1.55 * 169 * 128 * 128);
+  const patch_tile_shape tile = {
+      .lanes = 64, .key_block = 64, .pack = 1, .whole = true};
+  ck_assert(patch_plan_make(&w.table, 0, 128 * 128, &tile, &w.plan));
+  ck_assert_int_eq(w.plan.axis[0].size, 8);
+  ck_assert_int_eq(w.plan.axis[1].size, 8);
+  /* A box of 20 x 20 keys is 7 blocks; at an edge it has 14 x 20, or 14 x 14. */
+  ck_assert_double_eq(patch_plan_blocks(&w.plan, 64),
+                      14 * 14 * 7 + 4 * 14 * 5 + 4 * 4);
   w.branch.reach.kernel[0] = w.branch.reach.kernel[1] = 200;
   ck_assert(!patch_plan_make(&w.table, 0, 128 * 128, &shape, &w.plan));
 }
