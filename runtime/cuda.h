@@ -61,6 +61,8 @@ typedef struct dil_cuda_pass {
   int64_t tiles;
   int32_t parts;         /* split-K: parts of the keys of a row */
   int32_t pack;          /* heads that share a tile (few rows) */
+  int32_t patch[DIL_GRID_AXES]; /* cells of a tile along each axis of a grid; 0: a
+                            * tile is no patch */
   /* Counts of key blocks: blocks that tiles visit; visited blocks that need
    * masking; blocks inside segments that no row sees. < 0: only the kernel
    * finds out. */

@@ -107,6 +107,8 @@ run_named() { # name
     ;;
   fuzz_choices)
     run_suite "$1" "$patterns" --count 100 --seed "$seed" --choices ;;
+  fuzz_grids)
+    run_suite "$1" "$patterns" --count 60 --seed "$seed" --grids ;;
   fuzz_ring)
     run_suite "$1" "$patterns" --ring --count "${FUZZ_COUNT:-300}" --seed "$seed"
     ;;
@@ -157,7 +159,7 @@ run_all() { # how many at once, names
   [ -z "$2" ] || printf '%s\n' $2 | xargs -P "$1" -n 1 "tests/run.sh" --one
 }
 
-all=$(echo "$longest $units $scripts fuzz fuzz_backward fuzz_ring fuzz_choices" | tr -s ' ' '\n' |
+all=$(echo "$longest $units $scripts fuzz fuzz_backward fuzz_ring fuzz_choices fuzz_grids" | tr -s ' ' '\n' |
   awk '!seen[$0]++')
 [ $# -eq 0 ] || all=$(only "$all" "$@")
 # shellcheck disable=SC2086 # words

@@ -115,6 +115,11 @@ static void estimate_predict(const call_setup *b, const compilation *c,
   call_setup alone = *b;
   alone.pattern = estimate_pattern(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
+  if (run->patch[0]) { /* patches are no tiles of neighbouring positions */
+    own->count.full = run->visited - run->masked;
+    own->count.partial = run->masked;
+    own->count.empty = run->skipped;
+  }
   cost_gpu_case spot = {.facts = &f->facts,
                         .code = code,
                         .count = &own->count,

@@ -56,6 +56,12 @@ static void estimate_print_tiles(const dil_cuda_pass *run, FILE *out) {
   if (run->classes)
     fprintf(out, ", %d class%s of rows", run->classes,
             run->classes == 1 ? "" : "es");
+  if (run->patch[0]) {
+    fprintf(out, ", patches of %d", run->patch[0]);
+    for (int32_t k = 1; k < DIL_GRID_AXES && run->patch[k]; k++)
+      fprintf(out, " x %d", run->patch[k]);
+    fprintf(out, " cells");
+  }
   if (run->pack > 1) fprintf(out, " of %d heads", run->pack);
   if (run->parts > 1) fprintf(out, ", keys in %d parts", run->parts);
   fprintf(out, "\n");
@@ -176,6 +182,11 @@ static json_t *estimate_pass_json(arena *a, const gpu_estimate *f,
                    "distinct_pairs", estimate_whole(own->count.distinct),
                    "workspace_bytes", (json_int_t)run->workspace,
                    "predicted_seconds", own->seconds));
+  if (!run->patch[0]) return o;
+  json_t *patch = json_array();
+  for (int32_t k = 0; k < DIL_GRID_AXES && run->patch[k]; k++)
+    json_array_append_new(patch, json_integer(run->patch[k]));
+  json_object_set_new(o, "patch", patch);
   return o;
 }
 

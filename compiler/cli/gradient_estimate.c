@@ -4,6 +4,7 @@
 #include "gradient_estimate.h"
 #include "runtime/api/device_cuda.h"
 #include "runtime/api/kernel.h"
+#include "runtime/rowset/patch.h"
 
 /* ---- a call without memory ----------------------------------------------- */
 
@@ -87,21 +88,47 @@ const char *gradient_estimate_reason(const compilation *c, const plan *backward,
   return refusal;
 }
 
+/* Counts blocks anew where all passes have patches of a grid. A box of keys has the
+ * queries of its patch of keys turned round: as many. */
+static void estimate_patches(const dil_table *t, const dil_cuda_code *code,
+                             int64_t batch, int64_t cells, cover_count *count) {
+  const patch_tile_shape shape = {.lanes = code->tile_rows,
+                                  .key_block = code->tile_keys,
+                                  .pack = 1,
+                                  .whole = true};
+  double blocks = 0;
+  for (int32_t i = 0; i < t->pass_count; i++) {
+    patch_plan p;
+    int32_t own = __builtin_ctzll(t->passes[i].branches);
+    const dil_branch *b = &t->branches[own];
+    if (!patch_may(t, &t->passes[i]) ||
+        !patch_plan_make(t, own, cells, &shape, &p))
+      return;
+    blocks += (b->head_last - b->head_first + 1) *
+              patch_plan_blocks(&p, code->tile_keys);
+  }
+  count->full = 0;
+  count->partial = (double)batch * blocks;
+}
+
 /* Seconds of one kernel, by its tiles: of query rows, or of keys. */
-static double estimate_kernel(const call_setup *planned,
-                              const dil_cuda_code *code, bool dedup, bool fast,
+static double estimate_kernel(const call_setup *planned, const dil_table *t,
+                              const dil_cuda_code *code, bool fast,
                               const dil_cuda_facts *facts) {
   cover_count count;
   bool keys = code->knob[GRADIENT_KNOB_MAKES] & (GRADIENT_K | GRADIENT_V);
   measure_cover(planned, keys ? code->tile_keys : code->tile_rows,
                 keys ? code->tile_rows : code->tile_keys, &count);
+  if (!fast)
+    estimate_patches(t, code, planned->size[CALL_B], planned->size[CALL_M],
+                     &count);
   const cost_gpu_case spot = {.facts = facts,
                               .code = code,
                               .count = &count,
                               .B = planned->size[CALL_B],
                               .N = planned->size[CALL_N],
                               .M = planned->size[CALL_M],
-                              .dedup = dedup && fast};
+                              .dedup = t->dedup && fast};
   return cost_gpu_gradient_seconds(planned->pattern, &spot, fast);
 }
 
@@ -112,8 +139,8 @@ static void estimate_add(const call_setup *planned, const dil_cuda_code *code,
   int32_t makes = code->knob[GRADIENT_KNOB_MAKES];
   out->computed += cost_gpu_gradient_flops(planned->pattern, code, pairs);
   out->fused |= (makes & GRADIENT_Q) && (makes & GRADIENT_K);
-  out->seconds += estimate_kernel(planned, code, backward->table.dedup,
-                                  !out->reason, facts);
+  out->seconds +=
+      estimate_kernel(planned, &backward->table, code, !out->reason, facts);
 }
 
 /* Returns whether passes run forward again, for the states of their rows. */

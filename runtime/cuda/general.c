@@ -211,7 +211,7 @@ static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
       r->B * (patched ? cuda_patches_fill(r, pass, &patches, p) * heads
                       : general_fill_tiles(r, pass, keys, tile_rows, pack, p));
   p->splits = general_splits(r, pass, tiles,
-                             patched ? cuda_patches_keys(&patches)
+                             patched ? patch_plan_keys(&patches)
                                      : general_row_keys(r, pass),
                              code);
   if (!keys && general_is_few(r, code)) p->flags |= DIL_FEW;
@@ -337,12 +337,15 @@ static const char *general_refusal(const cuda_run *r, int32_t pass,
 static void general_estimate(const cuda_run *r, int32_t pass,
                              const cuda_code *code, dil_cuda_pass *out) {
   dil_params p = {0};
+  patch_plan patches;
   general_fill_space(r, pass, false, code, &p);
   out->tile_rows = code->about.tile_rows;
   out->tiles = p.items / p.splits;
   out->parts = p.splits;
   out->pack = p.pack;
   out->visited = out->masked = out->skipped = out->saved = -1;
+  if (cuda_patches_plan(r, pass, code, &patches))
+    cuda_patches_estimate(r, pass, code, &patches, out);
 }
 
 static int64_t general_workspace(const cuda_run *r, int32_t pass,

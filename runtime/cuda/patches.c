@@ -42,14 +42,17 @@ int64_t cuda_patches_fill(const cuda_run *r, int32_t pass,
   return patches->patches;
 }
 
-int64_t cuda_patches_keys(const patch_plan *patches) {
-  int64_t keys = 1;
-  for (int32_t k = 0; k < patches->axes; k++) {
-    const patch_axis *a = &patches->axis[k];
-    int64_t cells = (a->extent + a->step - 1) / a->step;
-    int64_t middle = a->count / 2 * a->size;
-    patch_span query = {middle, minimum(middle + a->size, cells) - 1};
-    keys *= patch_length(patch_keys(a, cells, query));
-  }
-  return keys;
+void cuda_patches_estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
+                           const patch_plan *patches, dil_cuda_pass *out) {
+  const dil_table *t = r->table;
+  const dil_branch *b = &t->branches[__builtin_ctzll(t->passes[pass].branches)];
+  double heads = (double)r->B * (b->head_last - b->head_first + 1);
+  int32_t rows = code->about.tile_rows, keys = code->about.tile_keys;
+  double all = (double)((r->N + rows - 1) / rows) *
+               (double)((r->M + keys - 1) / keys);
+  for (int32_t k = 0; k < patches->axes; k++)
+    out->patch[k] = (int32_t)patches->axis[k].size;
+  out->visited = out->masked = heads * patch_plan_blocks(patches, keys);
+  out->skipped = heads * all > out->visited ? heads * all - out->visited : 0;
+  out->saved = 0;
 }

@@ -13,7 +13,8 @@ bool cuda_patches_plan(const cuda_run *r, int32_t pass, const cuda_code *code,
  * tiles of one head. Returns how many these are. */
 int64_t cuda_patches_fill(const cuda_run *r, int32_t pass,
                           const patch_plan *patches, dil_params *p);
-/* The keys that a row's patch sees, about. */
-int64_t cuda_patches_keys(const patch_plan *patches);
+/* Tells of the patches of a pass and of the blocks of keys that they visit. */
+void cuda_patches_estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
+                           const patch_plan *patches, dil_cuda_pass *out);
 
 #endif

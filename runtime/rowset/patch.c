@@ -335,3 +335,47 @@ double patch_plan_blocks(const patch_plan *p, int32_t key_block) {
   }
   return blocks;
 }
+
+int64_t patch_plan_keys(const patch_plan *p) {
+  int64_t keys = 1;
+  for (int32_t k = 0; k < p->axes; k++) {
+    const patch_axis *a = &p->axis[k];
+    int64_t cells = cells_of(a, 0), first = a->count / 2 * a->size;
+    patch_span query = {first, minimum(first + a->size, cells) - 1};
+    keys *= patch_length(patch_keys(a, cells, query));
+  }
+  return keys;
+}
+
+/* ---- tiles that are no patches ------------------------------------------- */
+
+enum { LINEAR_ROWS = 128, LINEAR_KEYS = 128, LINEAR_CELLS = 32768 };
+
+/* Keys in the blocks that such a tile visits, in the middle of the grid. */
+static double linear_keys(const patch_plan *p) {
+  double keys = 1;
+  for (int32_t k = 0; k < p->axes; k++) {
+    const patch_axis *a = &p->axis[k];
+    int64_t cells = cells_of(a, 0), middle = cells / 2;
+    patch_span seen = patch_keys(a, cells, (patch_span){middle, middle});
+    double span = 1 + (double)(LINEAR_ROWS - 1) / (double)a->stride;
+    double width = (double)((patch_length(seen) - 1) * a->step) + span;
+    if (k + 1 == p->axes) width += LINEAR_KEYS - 1;
+    keys *= width < (double)a->extent ? width : (double)a->extent;
+  }
+  return keys;
+}
+
+bool patch_saves(const dil_table *table, const dil_pass *pass) {
+  const double gain = 1.5;
+  const patch_tile_shape shape = {
+      .lanes = 64, .key_block = 64, .pack = 1, .whole = true};
+  int64_t plane = dil_grid_plane(&table->grid);
+  int64_t cells = dil_grid_cells(&table->grid);
+  patch_plan p;
+  if (!patch_may(table, pass)) return false;
+  if (!cells) cells = maximum(LINEAR_CELLS / plane, 1) * plane;
+  if (!patch_plan_make(table, __builtin_ctzll(pass->branches), cells, &shape, &p))
+    return false;
+  return (double)patch_plan_keys(&p) * gain < linear_keys(&p);
+}

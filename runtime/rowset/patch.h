@@ -76,6 +76,12 @@ double patch_plan_visits(const patch_plan *p);
 /* Blocks of so many keys that all patches visit, for one head, where a box is one
  * range. */
 double patch_plan_blocks(const patch_plan *p, int32_t key_block);
+/* Keys in the box of the patch in the middle. */
+int64_t patch_plan_keys(const patch_plan *p);
+/* Returns whether a pass visits far fewer keys by patches than by tiles of
+ * neighbouring positions with blocks of neighbouring keys, of 128 each. Where the
+ * first extent is any, there are 32768 positions. */
+bool patch_saves(const dil_table *table, const dil_pass *pass);
 /* Patch `index`. False: its residue has none so far out. */
 bool patch_at(const patch_plan *p, int64_t index, patch_box *out);
 /* The keys along an axis, of `cells` cells, that the queries of a span see. */

@@ -134,6 +134,33 @@ is "gradients by the general kernels" says "kernels: --force general" 90 \
 is "bench says so, too" sh -c "FAKE_CHIP=90 '$DIL' bench '$TMP/sums.dil' \
   --seq 130 --repeat 1 --device cuda --backward | grep -q 'not by the Hopper'"
 
+# Patches of a grid, where they visit far fewer keys.
+cat >"$TMP/grid.dil" <<'END'
+let n = 128; let w = 13;
+pattern p { heads 16; head_dim 64; dtype bf16; grid n x n;
+            branch { neighborhood w x w; } }
+schedule fast { family fast; }
+kernel quick = p with fast;
+kernel plain = p;
+END
+explained() { # words, options...
+  words=$1
+  shift
+  "$DIL" explain "$TMP/grid.dil" --cuda sm_90a "$@" >"$TMP/patches" || return 1
+  grep -q "$words" "$TMP/patches" || { cat "$TMP/patches"; return 1; }
+}
+is "tiles of a grid are patches" \
+  explained '4096 tiles of up to 64 rows, patches of 8 x 8 cells' -k plain
+is "the keys that patches visit" explained 'keys: 26688 visited' -k plain
+is "patches go before Hopper" \
+  explained 'Hopper kernel: patches of the grid see far fewer keys' -k plain
+is "a schedule may ask for Hopper" explained 'by hopper pairs' -k quick
+is "wide neighbourhoods take Hopper" explained 'by hopper pairs' -k plain -D w=101
+is "gradients over a grid" \
+  explained 'by gradient dkv bf16 64x64' -k plain --backward
+is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5
+is "a grid without Hopper" foretold 80 "$TMP/grid.dil" -k plain -D n=17 -D w=5
+
 # Milliseconds on an H200 (bench/NOTES.md), foretold within 1.25 times.
 near() { # measured, statements, options...
   measured=$1

@@ -2,7 +2,8 @@
  * and compared with the oracle. In: --seed S --count N; case i is that of seed
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
  * with those that they do not take; --backward: gradients; --ring: gradients of
- * ranks on threads; --choices: blocks chosen by their scores. Each case runs in a
+ * ranks on threads; --choices: blocks chosen by their scores; --grids: patterns over
+ * grids. Each case runs in a
  * process of its own. Out: for a failure the pattern, made as small as it stays
  * wrong, with its shape, plan and seed; at the end one line, and exit 1 if anything
  * failed. */
@@ -80,6 +81,7 @@ static bool aims;     /* at the Hopper kernels */
 static bool backward; /* gradients, and no o */
 static bool on_ring;  /* gradients of ranks on threads */
 static bool choosing; /* blocks by their scores */
+static bool gridded;  /* patterns over grids */
 
 /* Whether general kernels take all passes, whatever the call. */
 static bool is_left(const kernel_made *k) {
@@ -267,6 +269,7 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          s.isa, force_all[s.force].name,
          aims       ? " --hopper"
          : choosing ? " --choices"
+         : gridded  ? " --grids"
                     : "",
          on_ring    ? " --ring"
          : backward ? " --backward"
@@ -276,7 +279,7 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
 
 static int usage(void) {
   fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--hopper] [--backward] "
-                  "[--ring] [--choices] [--print]\n");
+                  "[--ring] [--choices] [--grids] [--print]\n");
   return 2;
 }
 
@@ -291,6 +294,8 @@ int main(int argc, char **argv) {
       backward = true;
     else if (!strcmp(argv[i], "--choices"))
       choosing = true;
+    else if (!strcmp(argv[i], "--grids"))
+      gridded = true;
     else if (!strcmp(argv[i], "--ring"))
       backward = on_ring = true;
     else if (more && !strcmp(argv[i], "--count"))
@@ -302,6 +307,7 @@ int main(int argc, char **argv) {
   for (uint32_t i = 0; i < count && failed < 20; i++) {
     spec s = aims       ? spec_hopper(first + i)
              : choosing ? spec_choices(first + i)
+             : gridded  ? spec_grids(first + i)
                         : spec_random(first + i);
     if (on_ring) s.lengths = 0;
     if (on_ring && s.grid[2]) { /* shards have neither grids nor lengths */
@@ -326,6 +332,7 @@ int main(int argc, char **argv) {
            on_ring    ? " backward on ranks"
            : backward ? " backward"
            : choosing ? " that choose blocks"
+           : gridded  ? " over grids"
                       : "",
            first, hopper_count);
   return failed != 0;

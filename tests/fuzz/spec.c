@@ -175,14 +175,12 @@ static void draw_sinks(spec *s, uint64_t *state) {
     s->branch[i].sink = pick(state, 40, COUNT(sinks));
 }
 
-/* A grid, drawn behind all that patterns without one have. Its cells are the
- * queries and keys. */
-static void draw_grid(spec *s, uint64_t *state) {
-  if (!chance(state, 12)) return;
+/* A grid whose cells are the queries and keys. `more`: longer axes. */
+static void place_grid(spec *s, uint64_t *state, int32_t more) {
   bool solid = chance(state, 40);
-  s->grid[0] = solid ? draw(state, 1, 7) : 0;
-  s->grid[1] = draw(state, 1, solid ? 8 : 24);
-  s->grid[2] = draw(state, 1, solid ? 9 : 24);
+  s->grid[0] = solid ? draw(state, 1, 7 + more / 4) : 0;
+  s->grid[1] = draw(state, 1, solid ? 8 + more / 4 : 24 + more);
+  s->grid[2] = draw(state, 1, solid ? 9 + more / 2 : 24 + more);
   s->queries = s->keys = (solid ? s->grid[0] : 1) * s->grid[1] * s->grid[2];
   s->lengths = s->phase = s->causal = 0;
   s->left = s->right = -1;
@@ -193,6 +191,11 @@ static void draw_grid(spec *s, uint64_t *state) {
     b->left = b->right = -1;
     b->reach = pick(state, 80, COUNT(reaches[0]));
   }
+}
+
+/* Drawn behind all that patterns without a grid have. */
+static void draw_grid(spec *s, uint64_t *state) {
+  if (chance(state, 12)) place_grid(s, state, 0);
 }
 
 /* Lists of keys, drawn last. */
@@ -230,6 +233,19 @@ spec spec_random(uint32_t seed) {
   draw_sinks(&s, state);
   draw_grid(&s, state);
   draw_keys(&s, state);
+  return s;
+}
+
+/* Of one branch mostly: several that share a softmax have no patches. */
+spec spec_grids(uint32_t seed) {
+  enum { MORE = 12 };
+  uint64_t space = seed * 0x2545F4914F6CDD1Du + 80, *state = &space;
+  spec s = spec_random(seed);
+  if (chance(state, 60)) {
+    s.branch_count = 1;
+    memset(s.branch + 1, 0, (SPEC_BRANCHES - 1) * sizeof s.branch[0]);
+  }
+  place_grid(&s, state, MORE);
   return s;
 }
 

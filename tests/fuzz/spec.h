@@ -35,6 +35,8 @@ typedef struct spec {
 spec spec_random(uint32_t seed);
 /* One that the Hopper kernels take, as far as can be said without a plan. */
 spec spec_hopper(uint32_t seed);
+/* One over a grid. */
+spec spec_grids(uint32_t seed);
 /* One whose branches choose blocks by their scores. */
 spec spec_choices(uint32_t seed);
 bool spec_chooses(const spec *s);

@@ -92,9 +92,10 @@ static bool gpu_is_general(const knobs *k) {
 }
 
 static const gpu_strategy *gpu_strategy_of_knobs(const gpu_request *r) {
+  static const knobs none = {0}; /* knobs, so that patches do not decide */
   char unused[256];
   gpu_request plain = *r;
-  plain.knobs = NULL;
+  plain.knobs = &none;
   const gpu_strategy *fast = gpu_fast_for(r->arch)->plain;
   const gpu_strategy *pairwise = gpu_fast_for(r->arch)->pairwise;
   bool can = fast->can(&plain, unused, sizeof unused);

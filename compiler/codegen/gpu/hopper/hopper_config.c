@@ -6,6 +6,7 @@
  * templates/hopper/hopper.cu takes. */
 #include "hopper_config.h"
 #include "runtime/cuda/chips.h"
+#include "runtime/rowset/patch.h"
 #include "runtime/tables/hopper_table.h"
 #include <string.h>
 
@@ -81,14 +82,18 @@ static bool config_knobs_fit(const gpu_request *r, const hopper_configs *all,
 /* ---- passes of a strategy ------------------------------------------------ */
 
 /* The passes that have tables and are `pairwise` or not, as asked; `reason`
- * becomes that of the last pass that is left out. */
-static uint64_t config_passes(const dil_table *t, int32_t keys, bool pairwise,
+ * becomes that of the last pass that is left out. Without knobs, the general
+ * kernels have those that visit far fewer keys by patches of a grid. */
+static uint64_t config_passes(const gpu_request *r, int32_t keys, bool pairwise,
                               char *reason, size_t size) {
+  const dil_table *t = &r->common.plan->table;
   hopper_table made;
   uint64_t passes = 0;
   for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
     if (!hopper_table_fill(t, p, keys, &made, reason, size)) continue;
-    if (made.pairwise == pairwise)
+    if (!r->knobs && patch_saves(t, &t->passes[p]))
+      snprintf(reason, size, "patches of the grid see far fewer keys");
+    else if (made.pairwise == pairwise)
       passes |= 1ull << p;
     else
       snprintf(reason, size,
@@ -151,7 +156,7 @@ bool hopper_config_can(const gpu_request *r, const hopper_configs *all,
   }
   if (r->knobs && !config_knobs_fit(r, all, reason, size)) return false;
   int32_t keys = r->knobs ? config_of_knobs(r, all, false).keys : first.keys;
-  return config_passes(t, keys, all->pairwise, reason, size) != 0;
+  return config_passes(r, keys, all->pairwise, reason, size) != 0;
 }
 
 /* ---- a configuration
@@ -169,7 +174,7 @@ static void config_describe(const gpu_request *r, const hopper_configs *all,
   *code = (dil_cuda_code){
       .family = "hopper",
       .arch = r->arch,
-      .passes = config_passes(t, s->keys, all->pairwise, reason, sizeof reason),
+      .passes = config_passes(r, s->keys, all->pairwise, reason, sizeof reason),
       .threads = 128 * (s->warpgroups + 1),
       .shared = hopper_config_bytes(t, s),
       .tile_rows = 64 * s->warpgroups,
