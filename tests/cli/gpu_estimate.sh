@@ -139,8 +139,8 @@ cat >"$TMP/grid.dil" <<'END'
 let n = 128; let w = 13;
 pattern p { heads 16; head_dim 64; dtype bf16; grid n x n;
             branch { neighborhood w x w; } }
-schedule fast { family fast; }
-kernel quick = p with fast;
+schedule quickly { family fast; }
+kernel quick = p with quickly;
 kernel plain = p;
 END
 explained() { # words, options...
