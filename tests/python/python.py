@@ -431,5 +431,15 @@ def test_threads_run_at_once():
     assert not wrong
 
 
+def test_an_extension_of_other_sources_is_left_out():
+    class Other:
+        connect = staticmethod(lambda *given: False)
+
+    class Older:
+        connect = staticmethod(lambda run, backward: None)
+
+    assert not dil._quick._connect(Other) and not dil._quick._connect(Older)
+
+
 if __name__ == "__main__":
     sys.exit(run_tests(globals()))

@@ -324,24 +324,31 @@ static PyObject *module_gradients(PyObject *self, PyObject *const *given,
 
 /* ---- the module ---------------------------------------------------------- */
 
-/* connect(addresses of dil_kernel_run and of dil_kernel_backward) */
+/* Grows where a function here takes other arguments than before. */
+enum { FORM = 2 };
+
+/* connect(addresses of dil_kernel_run and of dil_kernel_backward, the form that
+ * the caller knows): False where it is another */
 static PyObject *module_connect(PyObject *self, PyObject *given) {
   PyObject *address[2];
+  int form;
   (void)self;
-  if (!PyArg_ParseTuple(given, "OO", &address[0], &address[1])) return NULL;
+  if (!PyArg_ParseTuple(given, "OOi", &address[0], &address[1], &form))
+    return NULL;
+  if (form != FORM) Py_RETURN_FALSE;
   void *run = PyLong_AsVoidPtr(address[0]);
   void *backward = PyLong_AsVoidPtr(address[1]);
   if (!run || !backward) return NULL;
   memcpy(&kernel_run, &run, sizeof run);
   memcpy(&kernel_backward, &backward, sizeof backward);
-  Py_RETURN_NONE;
+  Py_RETURN_TRUE;
 }
 
 #define QUICK(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
 static PyMethodDef methods[] = {
     {"connect", module_connect, METH_VARARGS,
-     "connect(addresses of dil_kernel_run and dil_kernel_backward)"},
+     "connect(addresses of dil_kernel_run and dil_kernel_backward, form)"},
     {"use", module_use, METH_VARARGS, "use(type, its exchange table)"},
     {"run", QUICK(module_run),
      "run(kernel, q, k, v, o, lse, lengths, inputs, train, seed, scale, "

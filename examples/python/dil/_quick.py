@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import os
 import threading
+import warnings
 
 from ._c import (Arguments, Tensor, TensorPointer, array_of, kernel_run,
                  library)
@@ -28,6 +29,20 @@ class _ExchangeTable(ctypes.Structure):
                 ("current_stream", _CurrentStream)]
 
 
+_FORM = 2  # of the extension, see _call.c
+
+
+def _connect(module):
+    """Whether the extension takes the calls of this package."""
+    addresses = (ctypes.cast(function, ctypes.c_void_p).value
+                 for function in (library.dil_kernel_run,
+                                  library.dil_kernel_backward))
+    try:
+        return module.connect(*addresses, _FORM)
+    except TypeError:  # of one that knew no forms
+        return False
+
+
 def _extension():
     """The module of _call.c: beside this file, or beside the library of a
     build; None where it was not built."""
@@ -39,10 +54,11 @@ def _extension():
         spec = importlib.util.spec_from_file_location(__package__ + "._call",
                                                       path)
         module = importlib.util.module_from_spec(spec)
-        module.connect(*(ctypes.cast(function, ctypes.c_void_p).value
-                         for function in (library.dil_kernel_run,
-                                          library.dil_kernel_backward)))
-        return module
+        if _connect(module):
+            return module
+        warnings.warn(f"{path} was built of other sources than this package, and "
+                      "is left out: calls take longer; `make python` builds it "
+                      "anew", stacklevel=2)
     return None
 
 
