@@ -5,6 +5,13 @@
 #include "runtime/base/pages.h"
 #include "templates/shared/splits.h"
 
+/* Returns whether the call has the whole sequence, be it as one shard. */
+static bool is_whole(const cuda_run *r) {
+  const dil_shard *s = r->shard;
+  return !s || (s->N == r->N && s->M == r->M && s->queries.count == s->N &&
+                s->keys.count == s->M);
+}
+
 bool cuda_patches_plan(const cuda_run *r, int32_t pass, const cuda_code *code,
                        patch_plan *out) {
   const dil_pass *of = &r->table->passes[pass];
@@ -12,7 +19,7 @@ bool cuda_patches_plan(const cuda_run *r, int32_t pass, const cuda_code *code,
                                   .key_block = code->about.tile_keys,
                                   .pack = 1,
                                   .whole = true};
-  bool plain = !r->shard && !pages_given(r->call) && r->N == r->M &&
+  bool plain = is_whole(r) && !pages_given(r->call) && r->N == r->M &&
                r->N >= DIL_FEW_ROWS;
   return plain && patch_may(r->table, of) &&
          patch_plan_make(r->table, __builtin_ctzll(of->branches), r->M, &shape,
