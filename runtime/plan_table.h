@@ -233,9 +233,16 @@ static inline int64_t dil_choice_room(const dil_choice *c, int64_t M) {
 /* The size of a dimension that is whatever the call brings. */
 enum { DIL_ANY_SIZE = -1 };
 
-/* Every read of an input has i, h or b itself as one of its indices: pairs that
- * differ there never read one element. */
-enum { DIL_APART_I = 1, DIL_APART_H = 2, DIL_APART_B = 4, DIL_APART_ALL = 7 };
+/* Every read of an input has i, h, b or j, moved by a constant of the call, as one
+ * index and the same one: pairs that differ there never read one element. ALL:
+ * those of a tile. */
+enum {
+  DIL_APART_I = 1,
+  DIL_APART_H = 2,
+  DIL_APART_B = 4,
+  DIL_APART_ALL = 7,
+  DIL_APART_J = 8
+};
 
 typedef struct dil_table {
   const char *name;

@@ -48,38 +48,81 @@ static plan_slopes slopes_of(const planner *pl, expr *const *list,
   return s;
 }
 
-/* The variables that tell the elements of a read apart. */
-static unsigned apart_of(const expr *read) {
-  unsigned apart = 0;
+/* ---- what tells the elements of an input apart --------------------------- */
+
+static const struct {
+  expr_op variable;
+  uint8_t bit;
+} parters[] = {{EXPR_I_, DIL_APART_I},
+               {EXPR_H_, DIL_APART_H},
+               {EXPR_B_, DIL_APART_B},
+               {EXPR_J_, DIL_APART_J}};
+enum { PARTERS = sizeof parters / sizeof *parters };
+
+/* Returns whether x has one value in a call. */
+static bool is_constant(const expr *x) {
+  if (x->op == EXPR_INPUT || x->op == EXPR_S_) return false;
+  for (int32_t n = 0; n < PARTERS; n++)
+    if (x->op == parters[n].variable) return false;
+  for (int32_t k = 0; k < x->count; k++)
+    if (!is_constant(x->arg[k])) return false;
+  return true;
+}
+
+/* Returns whether x is a variable, moved by a constant, as `row` is. */
+static bool is_moved(const expr *x, expr_op variable) {
+  if (x->op == variable) return true;
+  if (x->op != EXPR_ADD && x->op != EXPR_SUB) return false;
+  return (is_moved(x->arg[0], variable) && is_constant(x->arg[1])) ||
+         (x->op == EXPR_ADD && is_constant(x->arg[0]) &&
+          is_moved(x->arg[1], variable));
+}
+
+/* The index of a read that is this variable; -1: none is. */
+static int32_t index_of(const expr *read, expr_op variable) {
   for (int32_t k = 0; k < read->count; k++)
-    apart |= read->arg[k]->op == EXPR_I_   ? DIL_APART_I
-             : read->arg[k]->op == EXPR_H_ ? DIL_APART_H
-             : read->arg[k]->op == EXPR_B_ ? DIL_APART_B
-                                           : 0u;
+    if (is_moved(read->arg[k], variable)) return k;
+  return -1;
+}
+
+/* The variables by which two reads of an input tell elements apart: where each is
+ * the same index of both, in the same place. */
+static uint8_t apart_of(const expr *read, const expr *other) {
+  uint8_t apart = 0;
+  for (int32_t n = 0; n < PARTERS; n++) {
+    int32_t k = index_of(read, parters[n].variable);
+    if (k >= 0 && expr_same(read->arg[k], other->arg[k])) apart |= parters[n].bit;
+  }
   return apart;
 }
 
-/* Says of inputs how their gradients come about. */
-static void mark_reads(const planner *pl, const plan_slopes *s, bool sinks) {
+/* Says of inputs how their gradients come about. `first`: of each input the read
+ * that was seen first, or NULL. */
+static void mark_reads(const planner *pl, const plan_slopes *s, bool sinks,
+                       const expr **first) {
   dil_input *inputs = (dil_input *)pl->plan->table.inputs;
   for (int32_t i = 0; i < s->read_count; i++) {
-    dil_input *in = &inputs[s->read[i].element->integer];
+    const expr *read = s->read[i].element;
+    dil_input *in = &inputs[read->integer];
+    if (!first[read->integer]) first[read->integer] = read;
     in->in_scores |= !sinks;
     in->in_sinks |= sinks;
-    in->apart &= (uint8_t)apart_of(s->read[i].element);
+    in->apart &= apart_of(first[read->integer], read);
   }
 }
 
 static void mark_inputs(const planner *pl) {
   const plan *p = pl->plan;
   const dil_table *t = &p->table;
+  const expr *first[DIL_INPUT_MAX] = {NULL};
   dil_input *inputs = (dil_input *)t->inputs;
-  for (int32_t i = 0; i < t->input_count; i++) inputs[i].apart = DIL_APART_ALL;
+  for (int32_t i = 0; i < t->input_count; i++)
+    inputs[i].apart = DIL_APART_ALL | DIL_APART_J;
   for (int32_t c = 0; c < t->chain_count; c++)
-    mark_reads(pl, &p->slopes[c], false);
-  mark_reads(pl, &p->sinks, true);
+    mark_reads(pl, &p->slopes[c], false, first);
+  mark_reads(pl, &p->sinks, true, first);
   for (int32_t b = 0; b < t->branch_count; b++)
-    mark_reads(pl, &p->branch_sinks[b], true);
+    mark_reads(pl, &p->branch_sinks[b], true, first);
 }
 
 static int32_t chain_length(expr *const *chain) {

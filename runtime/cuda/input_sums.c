@@ -28,6 +28,13 @@ static unsigned input_apart(const cuda_run *r, int32_t input) {
   return apart;
 }
 
+/* Returns whether no two pairs of a visit read one element. The heads of a group
+ * may share a tile. */
+static bool input_is_single(const cuda_run *r, unsigned apart) {
+  return (apart & DIL_APART_I) && (apart & DIL_APART_J) &&
+         (apart & DIL_APART_H || r->table->heads == r->table->kv_heads);
+}
+
 /* Sets how many lists there are for tiles that may add to one element, and the
  * copies of each: one for all warps of a block, or one a warp. Where memory is
  * short, the warps of a block take turns. */
@@ -38,7 +45,7 @@ static void input_share_out(const cuda_run *r, unsigned apart, int32_t warps,
                   (apart & DIL_APART_H ? heads : 1) *
                   (apart & DIL_APART_B ? r->B : 1);
   int64_t rivals = tiles * heads * r->B / maximum(kinds, 1);
-  bool shared = (apart & DIL_APART_I) && (apart & DIL_APART_H);
+  bool shared = of->single || ((apart & DIL_APART_I) && (apart & DIL_APART_H));
   of->turns = !shared && limit < warps;
   of->copies = shared || of->turns ? 1 : warps;
   int64_t lists = (LISTS + kinds - 1) / maximum(kinds, 1);
@@ -75,10 +82,12 @@ static int64_t input_plan(const cuda_run *r, int32_t input,
                          .apart = {!!(apart & DIL_APART_I),
                                    !!(apart & DIL_APART_H),
                                    !!(apart & DIL_APART_B)}};
+  of->single = input_is_single(r, apart);
   input_fill_places(to, of);
   int64_t one = of->count * (int64_t)sizeof(double);
   input_share_out(r, apart, warps, bytes / one, of);
-  of->direct = apart == DIL_APART_ALL && to->dtype == DIL_F32;
+  of->direct =
+      (apart & DIL_APART_ALL) == DIL_APART_ALL && to->dtype == DIL_F32;
   if (!of->direct) return round_up(of->lists * of->copies * one, 256);
   for (int32_t axis = 0; axis < 4; axis++)
     of->stride[axis] = of->gradient_stride[axis];

@@ -47,8 +47,18 @@ struct dil_adder {
     float sum = row_sum(row[k]);
     add(place, threadIdx.x & 3 ? 0.0f : sum);
   }
+  DIL_METHOD void put(long long place, float part) {
+    if (sums.direct)
+      ((float *)sums.data)[copy + place] += part;
+    else
+      ((double *)sums.data)[copy + place] += part;
+  }
   DIL_METHOD void add(long long place, float part) {
     if (part == 0) place = DIL_OUTSIDE;
+    if (sums.single) {
+      if (place != DIL_OUTSIDE) put(place, part * weight);
+      return;
+    }
     if (!sums.turns) {
       add_lanes(place, part * weight);
       return;
@@ -73,12 +83,7 @@ struct dil_adder {
       if (rest) sum += x;
       rest &= rest - 1;
     }
-    if (inside && lane == __ffs((int)peers) - 1) {
-      if (sums.direct)
-        ((float *)sums.data)[copy + place] += sum;
-      else
-        ((double *)sums.data)[copy + place] += sum;
-    }
+    if (inside && lane == __ffs((int)peers) - 1) put(place, sum);
     __syncwarp();
   }
 };

@@ -164,6 +164,7 @@ typedef struct dil_input_sums {
   int copies;             /* of each list */
   int turns;              /* warps of a block add in turn */
   int direct;             /* data is the gradient itself */
+  int single;             /* no two pairs of a visit have one element */
   /* Of dil_sink_inputs: whether the pattern's sinks count, and those of which
    * branches. */
   int own;

@@ -127,6 +127,14 @@ static const struct {
      P(SMALL, "input z : f32[B, H, M, M] gradient; score s + z[b, h, i, j]; "
               "branch { segment 32; } branch { dilation 2; }"),
      2, 70, 90},
+    {"a bias of all heads",
+     P(SMALL, "causal; input z : f32[N, M] gradient; score s + z[row, j]; "
+              "branch { }"),
+     2, 90, 130},
+    {"a matrix and its transpose",
+     P(SMALL, "input z : f32[M, M] gradient; score s + z[i, j] - 0.5 * z[j, i]; "
+              "branch { }"),
+     1, 90, 90},
     {"rows of all heads",
      P("heads 6 kv 2; head_dim 16", "input t : f32[M] gradient; "
                                     "score s * t[i]; branch { }"),

@@ -324,6 +324,39 @@ START_TEST(inputs_with_spans_are_marked) {
 }
 END_TEST
 
+/* Which variables tell the elements of an input apart: an index of every read. */
+START_TEST(reads_tell_elements_apart) {
+  static const struct {
+    const char *text;
+    uint8_t apart;
+  } cases[] = {
+      {"input z : f32[N, M] gradient; score s + z[row, j]; branch { }",
+       DIL_APART_I | DIL_APART_J},
+      {"input z : f32[B, H, M] gradient; score s * z[b, h, 2 + j - 1]; "
+       "branch { }",
+       DIL_APART_B | DIL_APART_H | DIL_APART_J},
+      {"input z : f32[M, M] gradient; score s + z[i, j] + z[j, i]; branch { }",
+       0},
+      {"input z : f32[M, M] gradient; score s + z[i, j] + z[i - 1, j]; "
+       "branch { }",
+       DIL_APART_J},
+      {"input z : f32[M, M] gradient; score s + z[i, j]; score s * z[i, i]; "
+       "branch { }",
+       DIL_APART_I},
+      {"input z : f32[M] gradient; score s + z[i / 2] * z[j % 3]; branch { }",
+       0},
+      {"input z : f32[M] gradient; score s + z[i - j]; branch { }", 0},
+  };
+  for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    plan *p = plan_make_for(memory, messages, pattern_of(cases[k].text), 0,
+                            DIL_BACKWARD, NULL);
+    ck_assert_msg(p != NULL, "%s", complaints());
+    ck_assert_msg(p->table.inputs[0].apart == cases[k].apart, "%s: %d",
+                  cases[k].text, p->table.inputs[0].apart);
+  }
+}
+END_TEST
+
 START_TEST(sinks_stand_in_the_tables) {
   const pattern *of = pattern_of("input z : f32[H] gradient; sink z[h]; "
                                  "branch { segment 8; } branch { sink 1.0; "
@@ -465,6 +498,7 @@ int main(void) {
   tcase_add_loop_test(tests, what_cannot_run_is_refused, 0, COUNT(refused));
   tcase_add_test(tests, a_plan_after_an_error_is_whole);
   tcase_add_test(tests, inputs_with_spans_are_marked);
+  tcase_add_test(tests, reads_tell_elements_apart);
   tcase_add_test(tests, sinks_stand_in_the_tables);
   tcase_add_test(tests, sinks_of_every_row_rise);
   tcase_add_test(tests, a_pass_without_a_head_is_written);
