@@ -164,7 +164,8 @@ def pattern_cases(peers):
 def options_of(case, folder):
     """What `turns` is told of a case, besides its length."""
     if not case.kernel:
-        return ["--backward"] * case.backward
+        return (["--backward"] * case.backward +
+                ["--input", "gate=random"] * ("input gate" in case.keep))
     words = ["--heads", str(case.heads), "--kv-heads",
              str(case.kv_heads or case.heads), "--head-dim", str(case.width),
              "--batch", str(case.batch)]

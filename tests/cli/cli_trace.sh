@@ -113,11 +113,6 @@ is "a trace that cannot be written" exits 3 \
   env DIL_TRACE=/nosuch/folder/t.json "$DIL" run $tiny
 is "metrics that cannot be written" exits 3 \
   env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
-told_once() { # command...: one line, before anything is run
-  "$@" >"$TMP/out" 2>&1
-  cat "$TMP/out"
-  [ "$(grep -c . "$TMP/out")" -eq 1 ]
-}
 is "that is told once, before the run" told_once \
   env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
 is "a log of the wrong level" exits 2 env DIL_LOG=loud "$DIL" --version

@@ -97,6 +97,7 @@ for name in d64 dropout d192 each; do
     >>"$TMP/any-$name.dil"
 done
 sed 's/head_dim 64/head_dim 128/' "$TMP/any-d64.dil" >"$TMP/any-d128.dil"
+sed 's/f16/bf16/' "$TMP/any-dropout.dil" >"$TMP/any-bf16.dil"
 hopper_gradients() { # file, kernels, options
   file=$1 kernels=$2
   shift 2
@@ -133,7 +134,8 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     made_by_hopper d64 --seq 230 --keys 170
     hopper_gradients any-d64 dqkv -k k
     hopper_gradients any-d128 'dq dkv' -k k
-    hopper_gradients any-dropout 'dqkv:dropout' -k k --train --seed 5
+    hopper_gradients any-dropout 'dq:dropout dkv:dropout' -k k --train --seed 5
+    hopper_gradients any-bf16 'dqkv:dropout' -k k --train --seed 5
     hopper_gradients any-d192 'dq dk dv' -k k
     hopper_gradients any-each dqkv -k k
     printf '\223NUMPY\1\0\166\0%-117s\n\310\0\0\0\144\0\0\0' \

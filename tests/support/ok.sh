@@ -36,6 +36,12 @@ exits() { # status, command...: ends with this status
   [ $? -eq "$wanted" ]
 }
 
+told_once() { # command...: says one line, before anything is run
+  "$@" >"$TMP/out" 2>&1
+  cat "$TMP/out"
+  [ "$(grep -c . "$TMP/out")" -eq 1 ]
+}
+
 says() { # text, command...: has the text in its output
   text=$1
   shift
