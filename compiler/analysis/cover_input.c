@@ -2,8 +2,8 @@
  *
  * In: the tensors of a call. Out: single elements, and the bounds of a run of
  * them along one axis; what lies outside reads 0. Bounds of long runs come
- * from chunks whose smallest and largest element are remembered for the line
- * asked for last. */
+ * from chunks of the line asked for last: the smallest and the largest element of
+ * a chunk are found when they are first asked for. */
 #include "cover_set.h"
 #include <assert.h>
 #include <math.h>
@@ -34,78 +34,97 @@ value cover_input(void *context, int32_t index, const int32_t *at) {
 }
 
 static void interval_include(interval *all, double number) {
-  if (isnan(number)) {
-    all->nan = true;
-    return;
-  }
-  all->low = fmin(all->low, number);
-  all->high = fmax(all->high, number);
-}
-
-static void interval_include_run(const dil_tensor *x, const cover_line *line,
-                                 int64_t first, int64_t last, interval *all) {
-  int32_t at[DIL_RANK_MAX];
-  memcpy(at, line->at, sizeof at);
-  for (int64_t k = first; k <= last; k++) {
-    at[line->axis] = (int32_t)k;
-    interval_include(all, tensor_element(x, at));
-  }
+  if (isnan(number)) all->nan = true;
+  if (number < all->low) all->low = number;
+  if (number > all->high) all->high = number;
 }
 
 static interval empty_interval(void) {
   return (interval){INFINITY, -INFINITY, false};
 }
 
-static void fill_line(cover *c, const dil_tensor *x, cover_line *line) {
-  int64_t chunks = (line->count + CHUNK - 1) / CHUNK;
-  if (line->chunks == NULL)
-    line->chunks = ARENA_ARRAY(c->arena, interval, chunks + 1);
-  for (int64_t k = 0; k < chunks; k++) {
-    int64_t end = (k + 1) * CHUNK < line->count ? (k + 1) * CHUNK : line->count;
-    line->chunks[k] = empty_interval();
-    interval_include_run(x, line, k * CHUNK, end - 1, &line->chunks[k]);
+/* Elements first..last of the line, which lie inside the input; 0 where the line
+ * itself does not. */
+static void interval_include_run(const dil_tensor *x, int32_t axis,
+                                 const int32_t *at, int64_t first, int64_t last,
+                                 interval *all) {
+  int64_t place = 0, stride = x->stride[axis];
+  for (int32_t k = 0; k < x->rank; k++) {
+    if (k != axis && (at[k] < 0 || at[k] >= x->shape[k])) {
+      if (first <= last) interval_include(all, 0);
+      return;
+    }
+    if (k != axis) place += at[k] * x->stride[k];
   }
+  if (x->dtype != DIL_U8) {
+    for (int64_t k = first; k <= last; k++)
+      interval_include(
+          all, dil_element_read(x->data, x->dtype, place + k * stride));
+    return;
+  }
+  const uint8_t *bytes = (const uint8_t *)x->data + place;
+  for (int64_t k = first; k <= last; k++)
+    interval_include(all, bytes[k * stride]);
 }
 
 static bool is_line(const cover_line *line, const dil_tensor *x, int32_t axis,
                     const int32_t *at) {
-  if (line->chunks == NULL || line->axis != axis) return false;
+  if (line->number == 0 || line->axis != axis) return false;
   for (int32_t k = 0; k < x->rank; k++)
     if (k != axis && line->at[k] != at[k]) return false;
   return true;
 }
 
-/* The memory of a line is used again for the next one of the same axis. */
-static const cover_line *line_of(cover *c, int32_t index, int32_t axis,
-                                 const int32_t *at) {
+/* The memory of a line is used again for the next one: a new number says that its
+ * chunks are not known. */
+static cover_line *line_of(cover *c, int32_t index, int32_t axis,
+                           const int32_t *at) {
   const dil_tensor *x = tensor_of(c, index);
   cover_line *line = &c->lines[index];
   if (is_line(line, x, axis, at)) return line;
-  if (line->axis != axis) line->chunks = NULL;
+  if (line->number == 0) {
+    int64_t longest = 0;
+    for (int32_t k = 0; k < x->rank; k++)
+      if (x->shape[k] > longest) longest = x->shape[k];
+    line->chunks = ARENA_ARRAY(c->arena, cover_chunk, longest / CHUNK);
+    for (int64_t k = 0; k < longest / CHUNK; k++) line->chunks[k].line = 0;
+  }
+  line->number++;
   line->axis = axis;
-  line->count = x->shape[axis];
   memcpy(line->at, at, (size_t)x->rank * sizeof *at);
-  fill_line(c, x, line);
   return line;
 }
 
-static void interval_include_line(cover *c, int32_t index,
-                                  const cover_line *line, int64_t first,
+static const interval *chunk_of(const dil_tensor *x, cover_line *line,
+                                int64_t k) {
+  cover_chunk *chunk = &line->chunks[k];
+  if (chunk->line == line->number) return &chunk->of;
+  chunk->line = line->number;
+  chunk->of = empty_interval();
+  interval_include_run(x, line->axis, line->at, k * CHUNK, (k + 1) * CHUNK - 1,
+                       &chunk->of);
+  return &chunk->of;
+}
+
+/* Runs without a whole chunk leave the line asked for last as it is. */
+static void interval_include_line(cover *c, int32_t index, int32_t axis,
+                                  const int32_t *at, int64_t first,
                                   int64_t last, interval *all) {
   const dil_tensor *x = tensor_of(c, index);
   int64_t begin = (first + CHUNK - 1) / CHUNK, end = (last + 1) / CHUNK;
   if (begin >= end) {
-    interval_include_run(x, line, first, last, all);
+    interval_include_run(x, axis, at, first, last, all);
     return;
   }
-  interval_include_run(x, line, first, begin * CHUNK - 1, all);
+  cover_line *line = line_of(c, index, axis, at);
+  interval_include_run(x, axis, at, first, begin * CHUNK - 1, all);
   for (int64_t k = begin; k < end; k++) {
-    const interval *chunk = &line->chunks[k];
-    all->low = fmin(all->low, chunk->low);
-    all->high = fmax(all->high, chunk->high);
+    const interval *chunk = chunk_of(x, line, k);
+    if (chunk->low < all->low) all->low = chunk->low;
+    if (chunk->high > all->high) all->high = chunk->high;
     all->nan = all->nan || chunk->nan;
   }
-  interval_include_run(x, line, end * CHUNK, last, all);
+  interval_include_run(x, axis, at, end * CHUNK, last, all);
 }
 
 interval cover_range(void *context, int32_t index, int32_t axis,
@@ -121,7 +140,6 @@ interval cover_range(void *context, int32_t index, int32_t axis,
   else if (outside)
     interval_include(&all, 0);
   if (first < last && from <= to)
-    interval_include_line(c, index, line_of(c, index, axis, at), from, to,
-                          &all);
+    interval_include_line(c, index, axis, at, from, to, &all);
   return all.low <= all.high ? all : (interval){-INFINITY, INFINITY, true};
 }

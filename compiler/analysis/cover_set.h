@@ -28,11 +28,16 @@ typedef struct cover_set {
   cover_condition *conditions;
 } cover_set;
 
-/* Smallest and largest of every CHUNK elements along a line of an input. */
+/* Smallest and largest of CHUNK elements along a line of an input. */
+typedef struct cover_chunk {
+  int64_t line;       /* known for the line of this number */
+  interval of;
+} cover_chunk;
+
 typedef struct cover_line {
+  int64_t number;     /* 0: none was asked for yet */
   int32_t axis, at[DIL_RANK_MAX];
-  int64_t count;
-  interval *chunks;   /* NULL: not made yet */
+  cover_chunk *chunks;
 } cover_line;
 
 struct cover_cursor;
