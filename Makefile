@@ -312,7 +312,7 @@ demo-here: all
 	@examples/demo.sh
 # Rings alone: what travels, parts of a sequence, threads, processes.
 check-ring: tests
-	@BUILD=$(BUILD) tests/run.sh partition shards ring ring_backward ring_handshake \
+	@BUILD=$(BUILD) tests/run.sh partition shards ring ring_backward ring_bytes ring_handshake \
 	  checkpoint linked_ranks link rendezvous ranks processes process_faults mpi \
 	  mpi_faults mpi_train ring_examples gpu-ring
 bench: all

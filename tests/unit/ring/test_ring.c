@@ -2,13 +2,11 @@
  * ranks, meshes, layouts and ways of exchange; and what happens when a rank
  * fails, is silent, disagrees or sends too little. */
 #include "runtime/base/status.h"
-#include "runtime/ring/ranks.h"
-#include "tests/support/numeric.h"
+#include "tests/support/ring_trial.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define P(body) "pattern p { heads 4; head_dim 16; dtype f32; " body " }"
@@ -36,31 +34,6 @@ static const char *const patterns[] = {
 };
 enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 
-#define MESH(ring, heads, batch, layout) \
-  { ring, heads, batch, DIL_##layout, 0, 30, false, 0 }
-static const mesh meshes[] = {
-    MESH(1, 1, 1, CONTIGUOUS), MESH(2, 1, 1, ZIGZAG), MESH(3, 1, 1, CONTIGUOUS),
-    MESH(4, 1, 1, STRIPED),    MESH(7, 1, 1, ZIGZAG), MESH(8, 1, 1, CONTIGUOUS),
-    MESH(2, 2, 1, CONTIGUOUS), MESH(2, 1, 2, ZIGZAG), MESH(1, 4, 2, STRIPED),
-    MESH(3, 3, 1, STRIPED),
-};
-enum { MESHES = sizeof meshes / sizeof meshes[0] };
-
-/* What a test asks of a rank group, and what came of it. */
-typedef struct ring_trial {
-  mesh mesh;
-  ring_checkpoint checkpoint;
-  void (*spoil)(dil_ring *ring, int32_t rank);
-} ring_trial;
-
-enum { RANKS_MOST = 16 };
-
-typedef struct ring_result {
-  dil_status status;
-  rank_report of[RANKS_MOST];
-  double seconds;
-} ring_result;
-
 typedef struct ring_scene {
   tested_pattern *s;
   kernel_made *k;
@@ -83,35 +56,13 @@ static void scene_close(ring_scene *c) {
   tested_pattern_free(c->s);
 }
 
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static ring_result run_trial(ring_scene *c, const ring_trial *t) {
-  rank_group_task task = {.mesh = t->mesh,
-                          .table = &c->k->plan->table,
-                          .plan_hash = plan_hash(c->k->plan),
-                          .make = plan_variant,
-                          .context = c->k->plan,
-                          .threads = 1,
-                          .checkpoint = t->checkpoint,
-                          .spoil = t->spoil};
-  rank_group *all;
-  ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
-  double start = now();
-  ring_result r = {.status = rank_group_run(all, &c->d->call)};
-  r.seconds = now() - start;
-  for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++)
-    r.of[i] = *rank_group_report(all, i);
-  rank_group_free(all);
-  return r;
+static ring_outcome run_trial(ring_scene *c, const ring_trial *t) {
+  return ring_trial_run(c->k, t, &c->d->call);
 }
 
 static void expect_good(ring_scene *c, const ring_trial *t) {
   const mesh *m = &t->mesh;
-  ring_result r = run_trial(c, t);
+  ring_outcome r = run_trial(c, t);
   for (int32_t i = 0; i < mesh_ranks(m); i++)
     ck_assert_msg(r.of[i].status == DIL_OK, "rank %d of %d: %s", i,
                   mesh_ranks(m), r.of[i].text);
@@ -119,10 +70,6 @@ static void expect_good(ring_scene *c, const ring_trial *t) {
   ck_assert_msg(!*problem, "%d x %d x %d, layout %d: %s", m->ring, m->heads,
                 m->batch, m->layout, problem);
 }
-
-/* All rotate, all gather, or only some branches do. */
-static const uint64_t ways[] = {0, ~(uint64_t)0, 1, 2};
-enum { WAYS = sizeof ways / sizeof ways[0] };
 
 START_TEST(meshes_agree_with_the_oracle) {
   ring_scene c = scene_open(patterns[_i], 171, 171);
@@ -155,20 +102,14 @@ static char *bytes_of(const data *d, size_t *size) {
   return memcpy(copy, d->call.o.data, *size);
 }
 
-static int64_t bytes_sent(const ring_result *r) {
-  int64_t sum = 0;
-  for (int i = 0; i < RANKS_MOST; i++) sum += r->of[i].facts.sent;
-  return sum;
-}
-
 /* No row travels twice, whichever branches want it. */
 START_TEST(any_exchange_gives_the_same_bits_by_as_many_bytes) {
   ring_scene c = scene_open(patterns[0], 171, 171);
   ring_trial t = {.mesh = MESH(4, 1, 1, ZIGZAG)};
   size_t size;
-  ring_result r = run_trial(&c, &t);
+  ring_outcome r = run_trial(&c, &t);
   char *first = bytes_of(c.d, &size);
-  int64_t sent = bytes_sent(&r);
+  int64_t sent = ring_bytes_sent(&r);
   ck_assert_int_gt(sent, 0);
   for (uint64_t branches = 1; branches < 8; branches++) {
     t.mesh.gathered = branches;
@@ -177,7 +118,7 @@ START_TEST(any_exchange_gives_the_same_bits_by_as_many_bytes) {
     memset(c.d->call.o.data, 0, size);
     r = run_trial(&c, &t);
     ck_assert_int_eq(r.status, DIL_OK);
-    ck_assert_int_eq(bytes_sent(&r), sent);
+    ck_assert_int_eq(ring_bytes_sent(&r), sent);
   }
   free(first);
   scene_close(&c);
@@ -222,7 +163,7 @@ END_TEST
 START_TEST(only_needed_rows_travel) {
   ring_scene c = scene_open(P("branch { segment 50; }"), 200, 200);
   ring_trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
-  ring_result r = run_trial(&c, &t);
+  ring_outcome r = run_trial(&c, &t);
   for (int i = 0; i < 4; i++) ck_assert_int_eq(r.of[i].facts.sent, 0);
   scene_close(&c);
   c = scene_open(P("phase kv; branch { dilation 4; }"), 200, 200);
@@ -243,7 +184,7 @@ END_TEST
 static void expect_failure(const ring_trial *t, const char *words,
                            dil_status own, int32_t culprit) {
   ring_scene c = scene_open(patterns[1], 171, 171);
-  ring_result r = run_trial(&c, t);
+  ring_outcome r = run_trial(&c, t);
   int32_t ranks = mesh_ranks(&t->mesh);
   for (int32_t i = ranks - t->mesh.ring; i < ranks; i++) {
     ck_assert_int_eq(r.of[i].status, i == culprit ? own : DIL_PEER);
@@ -256,26 +197,18 @@ static void expect_failure(const ring_trial *t, const char *words,
   scene_close(&c);
 }
 
-static void lack_input(dil_ring *r, int32_t rank) {
-  static dil_call spoiled;
-  if (rank != 2) return;
-  spoiled = *r->call;
-  spoiled.input_count = 1;
-  r->call = &spoiled;
-}
-
 static void change_plan(dil_ring *r, int32_t rank) {
   if (rank == 1) r->plan_hash++;
 }
 
-static void lack_input_behind(dil_ring *r, int32_t rank) {
-  lack_input(r, rank - 4);
+static void add_input_behind(dil_ring *r, int32_t rank) {
+  ring_add_input(r, rank - 4);
 }
 
 /* By its number among all of a mesh. */
 START_TEST(failing_rank_is_named) {
   ring_trial t = {.mesh = MESH(4, 1 + _i, 1, CONTIGUOUS)};
-  t.spoil = _i ? lack_input_behind : lack_input;
+  t.spoil = _i ? add_input_behind : ring_add_input;
   expect_failure(&t, _i ? "rank 6 failed in step 0" : "rank 2 failed in step 0",
                  DIL_USAGE, _i ? 6 : 2);
 }
@@ -289,43 +222,34 @@ START_TEST(disagreement_is_found_first) {
 END_TEST
 
 /* A link that is silent, slow or brief, on top of another. */
-static const link_calls *below;
 static dil_status silent_post(dil_link *link, int32_t slot,
                               const link_transfer *t) {
   if (slot == 2 && t->send_bytes > 200) usleep(1500000);
-  return below->post(link, slot, t);
+  return link_below->post(link, slot, t);
 }
 static dil_status slow_post(dil_link *link, int32_t slot,
                             const link_transfer *t) {
   usleep(20000);
-  return below->post(link, slot, t);
+  return link_below->post(link, slot, t);
 }
 static dil_status brief_post(dil_link *link, int32_t slot,
                              const link_transfer *t) {
   link_transfer less = *t;
   if (t->send_bytes > 200) less.send_bytes -= 64;
-  return below->post(link, slot, &less);
+  return link_below->post(link, slot, &less);
 }
 
-static link_calls spoiled_calls;
-static void spoil_link(dil_ring *r, dil_status (*post)(dil_link *, int32_t,
-                                                       const link_transfer *)) {
-  below = r->link->calls;
-  spoiled_calls = *below;
-  spoiled_calls.post = post;
-  r->link->calls = &spoiled_calls;
-}
 static void be_silent(dil_ring *r, int32_t rank) {
-  if (rank == 1) spoil_link(r, silent_post);
+  if (rank == 1) ring_spoil_link(r, rank, silent_post, NULL);
 }
 static void be_silent_behind(dil_ring *r, int32_t rank) {
   be_silent(r, rank - 4);
 }
 static void be_slow(dil_ring *r, int32_t rank) {
-  if (rank == 1) spoil_link(r, slow_post);
+  if (rank == 1) ring_spoil_link(r, rank, slow_post, NULL);
 }
 static void be_brief(dil_ring *r, int32_t rank) {
-  if (rank == 1) spoil_link(r, brief_post);
+  if (rank == 1) ring_spoil_link(r, rank, brief_post, NULL);
 }
 
 START_TEST(silence_is_an_error_in_time) {
@@ -355,60 +279,20 @@ START_TEST(truncation_is_an_error) {
 }
 END_TEST
 
-/* ---- checkpoints --------------------------------------------------------- */
+/* ---- after a fault ------------------------------------------------------- */
 
-static int32_t doomed_step;
-static dil_status doomed_wait(dil_link *link, int32_t slot) {
-  static _Thread_local int32_t waits;
-  if (link->step == doomed_step && waits++ == 0)
-    return dil_fail(DIL_INTERNAL, "struck down");
-  return below->wait(link, slot);
-}
-static void be_doomed(dil_ring *r, int32_t rank) {
-  if (rank != 2) return;
-  below = r->link->calls;
-  spoiled_calls = *below;
-  spoiled_calls.wait = doomed_wait;
-  r->link->calls = &spoiled_calls;
+static rank_group *shrinking_group(const ring_scene *c, mesh shape) {
+  rank_group_task task = ring_trial_task(
+      c->k, &(ring_trial){.mesh = shape, .spoil = ring_fail_once});
+  task.shrinks = true;
+  return ring_trial_group(&task);
 }
 
-static bool was_struck;
-static int32_t struck_step;
-static dil_status struck_wait(dil_link *link, int32_t slot) {
-  if (link->rank == 1 && link->step == struck_step && !was_struck) {
-    was_struck = true;
-    return dil_fail(DIL_INTERNAL, "struck down");
-  }
-  return below->wait(link, slot);
-}
-static void be_struck(dil_ring *r, int32_t rank) {
-  if (rank != 1) return;
-  below = r->link->calls;
-  spoiled_calls = *below;
-  spoiled_calls.wait = struck_wait;
-  r->link->calls = &spoiled_calls;
-}
-
-static rank_group *group_struck_in(const ring_scene *c, mesh shape,
-                                   int32_t step) {
-  rank_group_task task = {.mesh = shape,
-                          .table = &c->k->plan->table,
-                          .plan_hash = plan_hash(c->k->plan),
-                          .make = plan_variant,
-                          .context = c->k->plan,
-                          .threads = 1,
-                          .shrinks = true,
-                          .spoil = be_struck};
-  rank_group *all;
-  struck_step = step;
-  ck_assert_msg(!rank_group_new(&task, &all), "%s", dil_last_error());
-  return all;
-}
-
-/* Rank 1 of so many is; those left have the oracle's results. */
-static void lose_one(const ring_scene *c, rank_group *all, int32_t ranks) {
+/* Rank 1 of so many fails in a step; those left have the oracle's results. */
+static void lose_one(const ring_scene *c, rank_group *all, int32_t ranks,
+                     int32_t step) {
   bool lost[4];
-  was_struck = false;
+  ring_fail_next(1, step);
   ck_assert_int_eq(rank_group_run(all, &c->d->call), DIL_INTERNAL);
   ck_assert(rank_group_lost(all, lost));
   for (int32_t i = 0; i < ranks; i++) ck_assert_int_eq(lost[i], i == 1);
@@ -423,8 +307,8 @@ static void lose_one(const ring_scene *c, rank_group *all, int32_t ranks) {
 /* Another rank is lost each time, until one is left. */
 START_TEST(those_left_go_on) {
   ring_scene c = scene_open(patterns[0], 171, 171);
-  rank_group *all = group_struck_in(&c, (mesh)MESH(4, 1, 1, ZIGZAG), 2);
-  for (int32_t ranks = 4; ranks > 2; ranks--) lose_one(&c, all, ranks);
+  rank_group *all = shrinking_group(&c, (mesh)MESH(4, 1, 1, ZIGZAG));
+  for (int32_t ranks = 4; ranks > 2; ranks--) lose_one(&c, all, ranks, 2);
   rank_group_free(all);
   scene_close(&c);
 }
@@ -434,8 +318,8 @@ END_TEST
 START_TEST(those_left_of_a_mesh_go_on) {
   static const mesh split[] = {MESH(2, 2, 1, ZIGZAG), MESH(2, 1, 2, STRIPED)};
   ring_scene c = scene_open(patterns[0], 171, 171);
-  rank_group *all = group_struck_in(&c, split[_i], 1);
-  lose_one(&c, all, 4);
+  rank_group *all = shrinking_group(&c, split[_i]);
+  lose_one(&c, all, 4, 1);
   rank_group_free(all);
   scene_close(&c);
 }
@@ -451,8 +335,8 @@ START_TEST(resume_continues_bit_equal) {
   size_t size;
   expect_good(&c, &t);
   char *whole = bytes_of(c.d, &size);
-  doomed_step = _i + 1;
-  t.spoil = be_doomed;
+  ring_fail_next(2, _i + 1);
+  t.spoil = ring_fail_once;
   ck_assert_int_eq(run_trial(&c, &t).status, DIL_INTERNAL);
   t.spoil = NULL;
   t.checkpoint.resume = true;
