@@ -7,7 +7,8 @@
  *   dil_choose        estimates, and the best blocks of each block of queries
  *   dil_choose_join   lists of query blocks move together
  *
- * The threshold is found by counts of digits, from the first on; `keep mass` sorts.
+ * The threshold is found by counts of digits, from the first on, or by each warp for
+ * itself where key blocks are few (choose_warp.cuh); `keep mass` sorts.
  * Atomics count integers in shared memory alone, so that their order never
  * shows. */
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_H
@@ -338,6 +339,24 @@ DIL_INLINE long long line_of(const dil_choose_params &p, int b, int h, int bi) {
   return ((long long)b * HEADS + h) * p.queries + bi;
 }
 
+/* Block bj stands at this place of the lists of all heads of the group. */
+DIL_INLINE void write_place(const dil_choose_params &p, const dil_choice_row &c,
+                            int b, int group, int bi, int place, int bj) {
+#pragma unroll 1
+  for (int h = group * c.group; h < (group + 1) * c.group; h++)
+    if (serves(dil_branches[c.branch], h))
+      p.list[line_of(p, b, h, bi) * p.room + place] = bj;
+}
+
+/* The lists of all heads have so many blocks. `threads` write, this one is `self`. */
+DIL_INLINE void write_lengths(const dil_choose_params &p, const dil_choice_row &c,
+                              int b, int group, int bi, int written, int self,
+                              int threads) {
+  for (int h = group * c.group + self; h < (group + 1) * c.group; h += threads)
+    p.length[line_of(p, b, h, bi)] =
+        serves(dil_branches[c.branch], h) ? written : 0;
+}
+
 /* Writes the blocks of `least` and better ranks, in their order, for all heads of
  * the group. */
 DIL_INLINE void write_lists(const dil_choose_params &p, const dil_choice_row &c,
@@ -353,15 +372,10 @@ DIL_INLINE void write_lists(const dil_choose_params &p, const dil_choice_row &c,
     int place = written + __popc(all & below);
     int count = block_sum((threadIdx.x & 31) == 0 ? __popc(all) : 0);
     for (int w = 0; w < warp; w++) place += CHOOSING.warp[w];
-    for (int h = group * c.group; h < (group + 1) * c.group && chosen; h++)
-      if (serves(dil_branches[c.branch], h))
-        p.list[line_of(p, b, h, bi) * p.room + place] = bj;
+    if (chosen) write_place(p, c, b, group, bi, place, bj);
     written += count;
   }
-  for (int h = group * c.group + threadIdx.x; h < (group + 1) * c.group;
-       h += DIL_CHOOSE_THREADS)
-    p.length[line_of(p, b, h, bi)] =
-        serves(dil_branches[c.branch], h) ? written : 0;
+  write_lengths(p, c, b, group, bi, written, threadIdx.x, DIL_CHOOSE_THREADS);
 }
 
 DIL_INLINE void choose_block(const dil_choose_params &p, const dil_choice_row &c,
@@ -380,6 +394,19 @@ DIL_INLINE void choose_block(const dil_choose_params &p, const dil_choice_row &c
   write_lists(p, c, b, group, bi, rank, least_chosen(p, c, rank, sorted));
 }
 
+#include "templates/general/choose_warp.cuh"
+
+/* Warps wait for all estimates, and thereafter the next strip's for all warps. */
+DIL_INLINE void choose_by_warps(const dil_choose_params &p, const dil_choice_row &c,
+                                int b, int group, int first, const float *sum) {
+  __syncthreads();
+#pragma unroll 1
+  for (int k = threadIdx.x / 32; k < strip_of(c) && first + k < p.queries;
+       k += CHOOSE_WARPS)
+    choose_by_warp(p, c, b, group, first + k, sum + (long long)k * p.width);
+  __syncthreads();
+}
+
 DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c,
                              long long item) {
   int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;
@@ -389,6 +416,10 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   float *total = estimate + (c.group > 1 ? (long long)strip * p.width : 0);
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
   const float *sum = estimate_group(p, c, b, group, first, estimate, total);
+  if (warps_choose(p, c)) {
+    choose_by_warps(p, c, b, group, first, sum);
+    return;
+  }
 #pragma unroll 1
   for (int k = 0; k < strip && first + k < p.queries; k++)
     choose_block(p, c, b, group, first + k, sum + (long long)k * p.width, rank,

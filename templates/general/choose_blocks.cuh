@@ -70,11 +70,16 @@ DIL_INLINE bool is_candidate(const dil_choose_params &p, const dil_choice_row &c
   return false;
 }
 
-DIL_INLINE dil_rank rank_of(float estimate, int block) {
+/* Greater for the greater estimate. */
+DIL_INLINE unsigned bits_of_estimate(float estimate) {
   unsigned bits = __float_as_uint(estimate + 0.0f); /* -0 is 0 */
-  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
-  if (estimate != estimate) bits = 0;
-  return (dil_rank)bits << 32 | (0xffffffffu - (unsigned)block);
+  if (estimate != estimate) return 0;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+DIL_INLINE dil_rank rank_of(float estimate, int block) {
+  return (dil_rank)bits_of_estimate(estimate) << 32 |
+         (0xffffffffu - (unsigned)block);
 }
 
 DIL_INLINE float estimate_of(dil_rank rank) {

@@ -59,7 +59,7 @@ static void print_branch(uint32_t seed, uint32_t from, char *to, size_t size) {
 
 static void print_case(uint32_t seed, char *text) {
   static const char *const blocks[] = {"8", "16", "32", "7", "16, 8", "8, 16",
-                                       "1, 16", "24, 16"};
+                                       "1, 16", "24, 16", "2, 1", "1, 3"};
   static const char *const dtypes[] = {"f32", "bf16", "f16"};
   static const char *const above[] = {"", "", "keep bj != 1;", "causal;",
                                       "combine sum;", "combine union;"};
@@ -277,6 +277,34 @@ START_TEST(choices_follow_from_rows_alone) {
 }
 END_TEST
 
+/* On a GPU a warp chooses of up to 1024 key blocks, and a thread block of more. */
+static const char *const chosen_of_many[] = {"mean each", "mean", "gate"};
+
+START_TEST(many_key_blocks) {
+  static const int64_t keys[] = {1024, 1025};
+  if (gpu_leaves_case("many key blocks", PATTERNS + 7 + _i)) return;
+  char text[TEXT];
+  snprintf(text, sizeof text,
+           "pattern p { heads 4 kv 2; head_dim 16; dtype bf16; window 900, 0; "
+           "block 1; input gate : f32[B, H, nbq, nb]; keep top 37 by %s; "
+           "shared kv; branch { } }", chosen_of_many[_i]);
+  tested_pattern *made = tested_pattern_new("many.dil", text, NULL, 0);
+  ck_assert_msg(made->pattern != NULL, "%s", made->problem);
+  kernel_made *k = kernel_make(made, (recipe){0});
+  for (int n = 0; n < 4; n++) {
+    data *d = data_new(made, (call_shape){.batch = 1, .queries = 19,
+                                          .keys = keys[n / 2], .seed = 9,
+                                          .element = n % 2 ? few_values : with_nan});
+    const char *problem = data_problem(d, k);
+    ck_assert_msg(!problem[0], "%s, %d keys: %s", chosen_of_many[_i],
+                  (int)keys[n / 2], problem);
+    data_free(d);
+  }
+  kernel_unmake(k);
+  tested_pattern_free(made);
+}
+END_TEST
+
 /* A keep beside the choice reads a table that the run time makes of lists. */
 START_TEST(choices_stand_beside_lists) {
   if (gpu_leaves_case("beside lists", PATTERNS + 4)) return;
@@ -328,6 +356,7 @@ static Suite *choice_suite(void) {
   suite_add_tcase(s, cases);
   TCase *lists = tcase_create("lists");
   tcase_set_timeout(lists, 60);
+  tcase_add_loop_test(lists, many_key_blocks, 0, 3);
   tcase_add_test(lists, choices_stand_beside_lists);
   tcase_add_loop_test(lists, cells_of_a_grid_are_chosen, 0, 2);
   suite_add_tcase(s, lists);
