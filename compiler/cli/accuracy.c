@@ -111,7 +111,8 @@ void accuracy_compare(const dil_tensor *x, accuracy_element at,
     if (!same_class(at.got, stored_number(x->dtype, at.want)))
       r->torn = true;
     else if (isfinite(at.got)) {
-      r->difference += (at.got - at.want) * (at.got - at.want);
+      double off = rounding_beyond_storage(x->dtype, at.got, at.want);
+      r->difference += off * off;
       r->reference += at.want * at.want;
     } else {
       r->nan |= isnan(at.got);

@@ -126,6 +126,11 @@ static key_score rounded_score(rounding_state *state, const branch *br,
   return all;
 }
 
+double rounding_beyond_storage(dil_dtype dtype, double stored, double right) {
+  bool coarse = dtype == DIL_F16 && fabs(right) < 0x1p-14;
+  return fmax(fabs(stored - right) - (coarse ? 0x1p-25 : 0), 0);
+}
+
 double rounding_of_dot(dot_error exactness, int64_t count, double sizes) {
   double steps = sqrt((double)count) + 4;
   return sizes *

@@ -30,6 +30,11 @@ double rounding_of_dot(dot_error exactness, int64_t count, double sizes);
 #define ROUNDING_REWRITING 0x1p-22 /* relative error of a step of `score` */
 #define ROUNDING_SURENESS 2 /* standard deviations, about */
 
+/* The difference of a stored number from the right one, beyond what storing the
+ * right one loses: f16 has numbers below 2^-14 in steps of 2^-24, which rows come
+ * down to where a sink takes nearly all the weight. */
+double rounding_beyond_storage(dil_dtype dtype, double stored, double right);
+
 /* Of query row n and head h. `point` holds the batch row, the sizes and the
  * inputs; `exactness` says how the device makes q . k. */
 rounding rounding_of_row(const pattern *p, const dil_call *call,

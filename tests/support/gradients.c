@@ -297,7 +297,8 @@ static const char *compare_result(gradient_data *g,
       return text;
     }
     if (!isfinite(right)) continue;
-    square += (is - right) * (is - right);
+    double off = rounding_beyond_storage(x->dtype, is, right);
+    square += off * off;
     whole += right * right;
   }
   if (square == 0 || sqrt(square) <= bound * sqrt(whole)) return "";

@@ -70,14 +70,6 @@ static double lse_off(const data *d, int64_t row) {
   return isfinite(right) ? fabs(mine - right) : 0;
 }
 
-/* The error of an element beyond what storing the right number loses: f16 has
- * numbers below 2^-14 in steps of 2^-24, which outputs come down to where a sink
- * takes nearly all the weight. */
-static double beyond_storage(const data *d, double mine, double right) {
-  bool coarse = d->call.o.dtype == DIL_F16 && fabs(right) < 0x1p-14;
-  return fmax(fabs(mine - right) - (coarse ? 0x1p-25 : 0), 0);
-}
-
 double data_error(data *d, double *lse_error) {
   int64_t rows = row_count(d);
   int64_t width = d->pattern->value_dim;
@@ -86,7 +78,7 @@ double data_error(data *d, double *lse_error) {
     double mine = o_element(d, e / width, e % width), right = d->o[e];
     if (odd_pair(mine, right)) square = INFINITY;
     if (!isfinite(mine) || !isfinite(right)) continue;
-    double off = beyond_storage(d, mine, right);
+    double off = rounding_beyond_storage(d->call.o.dtype, mine, right);
     square += off * off;
     whole += right * right;
   }
@@ -143,7 +135,8 @@ double data_element_error(const data *d) {
     double size = size_of(right, width);
     if (width < 16) size = fmax(size, whole); /* too few to tell */
     for (int64_t x = 0; x < width; x++) {
-      double off = beyond_storage(d, o_element(d, row, x), right[x]);
+      double off = rounding_beyond_storage(d->call.o.dtype, o_element(d, row, x),
+                                           right[x]);
       if (d->explained) off -= d->explained[row].output;
       double all = fabs(right[x]) + size;
       if (off > largest * all) largest = off / all;

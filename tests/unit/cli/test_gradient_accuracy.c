@@ -176,6 +176,16 @@ START_TEST(gradients_of_zero_have_rounding) {
 }
 END_TEST
 
+/* A sink takes nearly all the weight. f16 then holds numbers in steps of 2^-24. */
+START_TEST(steps_of_small_numbers_are_good) {
+  set_up("dtype f16; sink 15.0; window 0, 0; branch { }", false);
+  ck_assert(judge(ACCURACY_BUDGET).good);
+  damage(1, 0x1p-10);
+  gradient_accuracy v = judge(ACCURACY_BUDGET);
+  for (int i = 0; i < 4; i++) ck_assert(v.error[i].good == (i != 1));
+}
+END_TEST
+
 /* Little time leaves a sample, and inputs aside where they would take long. */
 START_TEST(a_small_budget_takes_a_sample) {
   set_up(cases[0].statements, true);
@@ -195,6 +205,7 @@ static Suite *gradient_accuracy_suite(void) {
   tcase_add_loop_test(t, a_wrong_element_is_found, 0, 2 * CASES);
   tcase_add_loop_test(t, a_wrong_factor_is_found, 0, 9);
   tcase_add_test(t, gradients_of_zero_have_rounding);
+  tcase_add_test(t, steps_of_small_numbers_are_good);
   tcase_add_test(t, a_small_budget_takes_a_sample);
   suite_add_tcase(s, t);
   return s;
