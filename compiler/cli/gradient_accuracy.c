@@ -128,12 +128,13 @@ static void decide_rows(const gradient_work *w, int32_t part,
     explained += w->row[i].explained[part] * w->row[i].explained[part];
     beyond += rest > 0 ? rest * rest : 0;
   }
-  e->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
   e->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
-  e->bound = gradient_bound(w->setup);
   bool zero = reference <= NOTHING * NOTHING * explained;
+  if (zero) e->rel_error = e->unexplained;
+  else e->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
+  e->bound = gradient_bound(w->setup);
   e->good = !e->torn && e->unexplained <= e->bound &&
-            (zero || e->rel_error <= fmax(e->bound, ACCURACY_EXPLAINED));
+            e->rel_error <= fmax(e->bound, ACCURACY_EXPLAINED);
 }
 
 /* One or two gradients of the same rows. */

@@ -126,8 +126,18 @@ static bool is_listed_key(const dil_tensor *list, const int32_t *at, int64_t j) 
   return false;
 }
 
-/* Marks the keys of a list, once for all keys of a row: a row has one line of
- * each list, that of its batch row and head. */
+/* The element of a list at which a line begins; -1: it is outside. */
+static int64_t list_line(const dil_tensor *list, const int32_t *at) {
+  int64_t element = 0;
+  for (int32_t axis = 0; axis + 1 < list->rank; axis++) {
+    if (at[axis] < 0 || at[axis] >= list->shape[axis]) return -1;
+    element += at[axis] * list->stride[axis];
+  }
+  return element;
+}
+
+/* Marks the keys of a line of a list, once for all keys of a row: most rows ask
+ * for one line of each list, that of their batch row and head. */
 static uint8_t *mark_keys(const oracle_query *r, const dil_tensor *list,
                           const int32_t *at) {
   uint8_t *held = calloc((size_t)r->M, 1);
@@ -138,14 +148,20 @@ static uint8_t *mark_keys(const oracle_query *r, const dil_tensor *list,
   return held;
 }
 
-/* Returns whether input `index` holds key `j`. Without memory for marks its
- * entries are looked at. */
+/* Returns whether input `index` holds key `j`. The entries of another line than
+ * the first are looked at, and of all lines without memory for marks. */
 static bool holds_key(oracle_query *r, int32_t index, const int32_t *at,
                       int64_t j) {
   const dil_tensor *list = &r->call->inputs[index];
   if (j < 0 || j >= r->M) return false;
-  if (!r->held[index]) r->held[index] = mark_keys(r, list, at);
-  return r->held[index] ? r->held[index][j] : is_listed_key(list, at, j);
+  int64_t line = list_line(list, at);
+  if (line < 0) return false;
+  if (!r->held[index]) {
+    r->held[index] = mark_keys(r, list, at);
+    r->held_line[index] = line;
+  }
+  bool marked = r->held[index] && r->held_line[index] == line;
+  return marked ? r->held[index][j] : is_listed_key(list, at, j);
 }
 
 /* Input `index`, or a list that a choice made. */

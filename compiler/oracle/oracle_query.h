@@ -25,6 +25,7 @@ typedef struct oracle_query {
   expr_point point;
   uint8_t *held[DIL_INPUT_MAX]; /* [M], of an input that lists keys: whether it
                                    holds a key; NULL: nobody has asked */
+  int64_t held_line[DIL_INPUT_MAX]; /* where the entries of that line begin */
 } oracle_query;
 
 /* Keys first, first + step, ... up to `last`; none when last < first. */

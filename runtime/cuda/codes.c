@@ -160,11 +160,11 @@ static dil_status codes_load_late(cuda_codes *codes, const dil_cuda_code *made,
 static dil_status codes_fetch(cuda_codes *codes, int32_t i, bool waits) {
   dil_cuda_code made = {0};
   dil_status status = codes->more(codes->context, i, waits, &made);
+  if (!waits && !made.cubin) return DIL_OK; /* a call that waits tells why */
   if (status == DIL_UNSUPPORTED && i + 1 < codes->count) {
     atomic_store(&codes->now[i], NULL);
     return DIL_OK;
   }
-  if (!waits && !made.cubin) return DIL_OK; /* a call that waits tells why */
   if (status) return status;
   status = codes_load_late(codes, &made, i);
   free(made.cubin);
@@ -228,7 +228,7 @@ static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
     if (fast && drop != (one->about.knob[GRADIENT_KNOB_DROPS] != 0)) continue;
     dil_status status = codes_load_promised(codes, i, waits);
     *code = status ? NULL : atomic_load(&codes->now[i]);
-    return status;
+    if (status || *code) return status;
   }
   return DIL_OK;
 }

@@ -221,8 +221,8 @@ static double mean_length(const patch_axis *a, int32_t axis) {
 }
 
 /* A search for the cheapest sizes: powers of two, whose product over the axes is
- * the lanes of a tile. */
-enum { POWERS = 7 };
+ * the lanes of a tile, or the power of two below these. */
+enum { POWERS = 11 }; /* up to 1024 lanes */
 typedef struct patch_search {
   const patch_tile_shape *shape;
   double length[DIL_GRID_AXES][POWERS][POWERS]; /* means, by size and slab */
@@ -298,17 +298,22 @@ bool patch_may(const dil_table *table, const dil_pass *pass) {
 bool patch_plan_make(const dil_table *table, int32_t branch, int64_t cells,
                      const patch_tile_shape *shape, patch_plan *out) {
   const dil_branch *b = &table->branches[branch];
-  patch_search s = {.shape = shape, .least = -1};
+  patch_tile_shape even = *shape;
+  patch_search s = {.shape = &even, .least = -1};
   bool bounded = false;
   s.now = (patch_plan){.axes = table->grid.axes, .lanes = shape->lanes};
   if (!s.now.axes || b->segment || b->dilation > 1 || cells < 1) return false;
+  even.lanes = 1;
+  while (2 * even.lanes <= shape->lanes) even.lanes *= 2;
+  if (even.lanes >> POWERS) return false;
   for (int32_t k = 0; k < s.now.axes; k++) {
     open_axis(table, &b->reach, k, cells, &s.now.axis[k]);
     bounded |= is_bounded(&s.now.axis[k]);
     measure_axis(&s, k);
   }
   if (!bounded) return false;
-  try_sizes(&s, 0, shape->lanes);
+  try_sizes(&s, 0, even.lanes);
+  if (s.least < 0) return false;
   *out = s.best;
   finish_plan(out);
   return out->rows <= INT32_MAX;

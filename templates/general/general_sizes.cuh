@@ -49,7 +49,7 @@ constexpr int most_of(int a, int b) { return a > b ? a : b; }
 #define SHARED_TIMES (SHARED_BAD + TILE_KEYS)
 #define SHARED_WORDS (SHARED_TIMES + 4 * TILE_KEYS) /* of dropout */
 
-/* The tables of patches (score.cuh) stand at the end of the scratch memory. */
+/* The tables of patches (general_patch.cuh) end the scratch memory. */
 #define PATCH_BYTES                                                           \
   (PATCH_AXES ? 2 * TILE_KEYS * 16 + TILE_ROWS * (PATCH_AXES * 8 + 4) : 0)
 #define SHARED_PATCH (SCRATCH_BYTES - PATCH_BYTES)

@@ -76,8 +76,10 @@ topology m$ranks { devices $ranks; ring $ranks; link mpi; }" >>"$file"
       "neither shared out by a ring"
     continue
   elif grep -q '^ *keep *\(top\|mass\) ' "$source"; then
+    gate=$(sed -n 's/^ *input  *gate .*/--input gate=random/p' "$source")
+    # shellcheck disable=SC2086 # words on purpose
     is "$name is refused on a ring" is_refused "$file" "do not go with ranks" \
-      --seq 331
+      --seq 331 $gate
     continue
   fi
   for ranks in 1 2 3 4 7 8; do

@@ -256,6 +256,10 @@ def test_mistakes_are_named():
             longest_q=20, offsets_k=KEYS)
     fails("DIL_USAGE", "must be given where offsets are on a GPU",
           dil._layout.layout, None, OnAGpu(), None, None, None, None)
+    # The list is looked at before it is brought to a GPU.
+    there = dil._layout.layout(lambda name, x: OnAGpu(), [0, 20, 50], (0, 7, 11),
+                               None, None, None)
+    assert (there.longest_q, there.longest_k) == (30, 7), there
 
 
 class OnAGpu:

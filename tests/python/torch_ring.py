@@ -8,10 +8,12 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import cases  # noqa: F401  the folder of the examples
 import torch
+import torch.distributed as dist
 
 import dil
 from cases import fails, run_tests
@@ -404,6 +406,29 @@ def test_rings_made_late_or_alone_are_refused_and_no_end():
 
 def test_who_came_hears_of_who_did_not():
     start("three_come", ranks=3)
+
+
+def test_one_word_decides_who_came():
+    from dil.torch import agree
+    doors = []
+    store = dist.HashStore()
+    for rank in range(2):
+        door = object.__new__(agree._Door)
+        door._store, door._rank, door._ranks = store, rank, 2
+        door._times = {0: 0, 1: 0}
+        doors.append(door)
+    fails("DIL_ENVIRONMENT", "rank 0 is silent", doors[1].come, 0.05)
+    fails("DIL_ENVIRONMENT", "rank 1 is silent", doors[0].open, 0.05)
+    assert doors[0]._times[1] == doors[1]._times[1] == 0
+    names = []
+    coming = threading.Thread(target=lambda: names.append(doors[1].come(1)))
+    coming.start()
+    while not doors[0]._takes(1):
+        time.sleep(0.01)
+    time.sleep(1.2)  # rank 1 has waited enough, but rank 0 had taken it
+    doors[0]._told(1, name="it")
+    coming.join()
+    assert names == ["it"] and doors[0]._times[1] == doors[1]._times[1] == 1
 
 
 def test_ended_rings_leave_nothing():

@@ -92,10 +92,10 @@ static bool gpu_is_general(const knobs *k) {
 }
 
 static const gpu_strategy *gpu_strategy_of_knobs(const gpu_request *r) {
-  static const knobs none = {0}; /* knobs, so that patches do not decide */
+  static const knobs none = {0};
   char unused[256];
-  gpu_request plain = *r;
-  plain.knobs = &none;
+  gpu_request plain = *r; /* patches decide, unless a family is asked for */
+  plain.knobs = knob_given(r->knobs, KNOB_FAMILY) ? &none : NULL;
   const gpu_strategy *fast = gpu_fast_for(r->arch)->plain;
   const gpu_strategy *pairwise = gpu_fast_for(r->arch)->pairwise;
   bool can = fast->can(&plain, unused, sizeof unused);

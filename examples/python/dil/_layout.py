@@ -43,8 +43,11 @@ def counted(offsets, said):
 
 
 def _longest(name, offsets, said):
-    """What was said, which may be a tensor of one integer; 0: see counted."""
+    """What was said, which may be a tensor of one integer, or what a list of
+    offsets says; 0: see counted."""
     if said is None:
+        if isinstance(offsets, (list, tuple, range)):
+            return max((b - a for a, b in zip(offsets, offsets[1:])), default=0)
         if getattr(offsets, "is_cuda", False):
             raise Error("DIL_USAGE", f"{name}, the rows of the longest document, "
                         "must be given where offsets are on a GPU: the host does "

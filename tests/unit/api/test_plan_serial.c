@@ -181,10 +181,10 @@ END_TEST
 START_TEST(a_version_is_told) {
   dil_table *table;
   char *bytes = copy_of(whole.size);
-  bytes[4] = 10;
+  bytes[4] = 11;
   ck_assert_int_eq(dil_plan_deserialise(bytes, whole.size, &table), DIL_INPUT);
-  ck_assert_str_eq(dil_last_error(), "the image of a plan has version 10, this "
-                                     "build reads 9");
+  ck_assert_str_eq(dil_last_error(), "the image of a plan has version 11, this "
+                                     "build reads 10");
   free(bytes);
 }
 END_TEST

@@ -186,6 +186,31 @@ START_TEST(lists_of_blocks_are_read) {
 }
 END_TEST
 
+/* A mask reads two lines of one list: key h + 3 e of head h, and of head 1 - h. */
+START_TEST(lists_of_keys_are_read_at_any_line) {
+  const char *text = "pattern p { heads 3; head_dim 1; dtype f32; "
+                     "input listed : i32[H, *]; input held : u8[H, M] from listed; "
+                     "mask held[1 - h, j] != 0 || held[h, j] != 0; branch { } }";
+  program *all = program_parse(memory, diag_new(memory), "p", text, strlen(text),
+                               NULL, 0);
+  ck_assert_ptr_nonnull(all);
+  const int64_t shape[] = {TABLE_H, 4};
+  int32_t entry[TABLE_H * 4];
+  for (int e = 0; e < TABLE_H * 4; e++) entry[e] = e / 4 + e % 4 * 3;
+  dil_tensor list = dil_tensor_make(entry, DIL_I32, 2, shape);
+  const dil_call *call = table_call(all->pattern[0], &list, TABLE_M);
+  for (int h = 0; h < TABLE_H; h++) {
+    double set = 0, count = 0;
+    for (int j = 0; j < TABLE_M; j++) {
+      bool one = h <= 1 && j % 3 == 1 - h && j / 3 < 4; /* no line is -1 */
+      bool other = j % 3 == h && j / 3 < 4;
+      if (one || other) set += pow(2, j), count++;
+    }
+    check_set(all->pattern[0], call, 1, 7, h, set, count);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("oracle_tables");
   TCase *tests = tcase_create("oracle_tables");
@@ -194,6 +219,7 @@ int main(void) {
   tcase_add_loop_test(tests, tables_of_blocks_are_read, 0, 3);
   tcase_add_loop_test(tests, lists_of_blocks_are_read, 0, 6);
   tcase_add_loop_test(tests, rows_are_counted_from_zero, 0, 2);
+  tcase_add_test(tests, lists_of_keys_are_read_at_any_line);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

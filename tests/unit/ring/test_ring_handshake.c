@@ -286,6 +286,9 @@ START_TEST(kept_sums_are_of_the_data_that_they_were_made_of) {
       expect_other(&r, ring_digest_words[t]);
       r.of[t][i] -= 0.5f;
     }
+  for (int i = 1; i < 5; i += 2) r.of[0][i] *= -1; /* two signs cancel nowhere */
+  expect_other(&r, "q");
+  for (int i = 1; i < 5; i += 2) r.of[0][i] *= -1;
   r.gradients.lse_given = true;
   expect_other(&r, "set of gradients");
   r.gradients.lse_given = false;

@@ -42,10 +42,12 @@ static bool draw_world(patch_world *w, uint64_t *state) {
     w->cells *= w->table.grid.extent[a];
   }
   if (random_chance(state, 30)) w->table.grid.extent[0] = 0; /* any */
+  static const int32_t tall[] = {32, 48, 128, 256, 1024}; /* on a GPU */
   patch_tile_shape shape = {.lanes = 8 << random_in(state, 0, 2),
                             .key_block = 12,
                             .pack = (int32_t)random_in(state, 1, 2)};
   shape.whole = shape.pack == 1 && random_chance(state, 60);
+  if (shape.whole) shape.lanes = tall[random_in(state, 0, 4)];
   return patch_plan_make(&w->table, 0, w->cells, &shape, &w->plan);
 }
 

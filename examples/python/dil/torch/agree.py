@@ -128,38 +128,45 @@ class _Door:
         self._store.set(self._key("named", rank), json.dumps(word))
         self._times[rank] += 1
 
+    def _takes(self, rank):
+        """Whether a rank is here to stay: one word decides who was first, rank 0
+        that takes it or the rank that goes."""
+        key = self._key("come", rank)
+        return self._store.compare_set(key, "here", "taken") == b"taken"
+
     def open(self, timeout):
         """On rank 0."""
         name, others = str(next(_names)), range(1, self._ranks)
-        coming = {rank: self._key("come", rank) for rank in others}
-        try:
+        coming = [self._key("come", rank) for rank in others]
+        with contextlib.suppress(dist.DistStoreError):  # some may be absent
             if coming:
-                self._store.wait(list(coming.values()),
-                                 datetime.timedelta(seconds=timeout))
-        except dist.DistStoreError:
-            here = [r for r in others if self._store.check([coming[r]])]
-            absent = ", ".join(str(r) for r in others if r not in here)
-            text = (f"rank {absent} is silent: it has not come to make the ring "
-                    f"within {timeout:g} s")
-            for rank in here:
-                self._told(rank, error=text)
-            raise _unreachable(text) from None
-        for rank in others:
-            self._told(rank, name=name)
-        return name
+                self._store.wait(coming, datetime.timedelta(seconds=timeout))
+        taken = [rank for rank in others if self._takes(rank)]
+        if len(taken) == len(others):
+            for rank in taken:
+                self._told(rank, name=name)
+            return name
+        absent = ", ".join(str(rank) for rank in others if rank not in taken)
+        text = (f"rank {absent} is silent: it has not come to make the ring "
+                f"within {timeout:g} s")
+        for rank in taken:
+            self._told(rank, error=text)
+        raise _unreachable(text)
 
     def come(self, timeout):
         """On any other rank."""
         mine, named = (self._key(x, self._rank) for x in ("come", "named"))
-        self._store.set(mine, "")
+        self._store.set(mine, "here")
+        seconds = datetime.timedelta(seconds=timeout)
         try:
-            self._store.wait([named], datetime.timedelta(seconds=timeout))
+            self._store.wait([named], seconds)
         except dist.DistStoreError:
-            self._store.delete_key(mine)
-            if not self._store.check([named]):
+            if self._store.compare_set(mine, "here", "gone") == b"gone":
+                self._store.delete_key(mine)
                 raise _unreachable(
                     f"rank 0 is silent: it has not opened the ring within "
                     f"{timeout:g} s, or waits for another rank") from None
+            self._store.wait([named], seconds)  # taken: the name is on its way
         word = json.loads(self._store.get(named))
         self._times[self._rank] += 1
         for key in (mine, named):

@@ -200,9 +200,12 @@ class _Attend(torch.autograd.Function):
 # ---- the ring -----------------------------------------------------------------
 
 
+_LONGEST = 1e9  # seconds of a timeout
+
+
 def _seconds(timeout):
     """A timeout by which the others can be told that it is none."""
-    good = isinstance(timeout, (int, float)) and 0 < timeout < float("inf")
+    good = isinstance(timeout, (int, float)) and 0 < timeout <= _LONGEST
     return timeout if good else DEFAULT_TIMEOUT
 
 
@@ -215,7 +218,7 @@ class Ring:
     `exchange` ("ring" or "gather") say how rows are dealt out and travel.
     `timeout`: seconds that a wait for another process may take; the topology's,
     or 60, where it is not given. All processes make their Ring together; one that
-    comes alone hears so within `timeout`.
+    comes alone hears so within `timeout`, or 60 seconds where it is not given.
     """
 
     def __init__(self, plan=None, topology=None, group=None, layout="contiguous",
@@ -253,8 +256,9 @@ class Ring:
             self._follow(topology)
         if timeout is not None:
             self.timeout = float(timeout)
-        if not 0 < self.timeout < float("inf"):
-            _refuse(f"timeout must be seconds, more than 0, got {timeout!r}")
+        if not 0 < self.timeout <= _LONGEST:
+            _refuse(f"timeout must be seconds, more than 0 and at most "
+                    f"{_LONGEST:g}, got {timeout!r}")
 
     def _follow(self, name):
         """The topology of the plan's file."""
