@@ -56,6 +56,12 @@ static inline int64_t dil_code_outer(int64_t width) {
   return (width + 15) / 16 * 16;
 }
 
+/* Whether dp, dq and dv are the functions qk, pv and dk: then the variant
+ * DIL_GRADIENTS lacks them, and the run time takes these in their stead. */
+static inline bool dil_code_shares(int64_t head_dim, int64_t value_dim) {
+  return head_dim == value_dim;
+}
+
 /* Whose word it is: a number of the counter of dropout. */
 typedef enum dil_dropout_side {
   DIL_DROPOUT_ROW, DIL_DROPOUT_KEY

@@ -100,6 +100,18 @@ static void code_bind(const dil_table *table, dil_variant variant,
     }
 }
 
+/* Gives the gradients' code the products that it shares (dil_code_shares). The
+ * tiles' code must be there already. */
+static void code_share(const dil_table *table, dil_variant variant,
+                       const dil_code *tiles, dil_code *c) {
+  if (variant != DIL_GRADIENTS ||
+      !dil_code_shares(table->head_dim, table->value_dim))
+    return;
+  c->dp = tiles->qk;
+  c->dq = tiles->pv;
+  c->dv = c->dk;
+}
+
 static bool code_has_gradients(const dil_table *table, const dil_code *c) {
   bool whole = c->dp && c->ds && c->dq && c->dk && c->dv;
   bool inputs = false;
@@ -153,6 +165,7 @@ static dil_status cpu_kernel_make_variant(cpu_kernel *k, dil_variant variant) {
   free(bytes);
   if (status) return status;
   code_bind(k->table, variant, object, &code);
+  code_share(k->table, variant, &k->code[DIL_TILES], &code);
   status = code_check(k->table, variant, &code);
   if (status) {
     dil_object_free(object);
@@ -167,15 +180,18 @@ static dil_status cpu_kernel_make_variant(cpu_kernel *k, dil_variant variant) {
 dil_status cpu_kernel_take(const dil_table *table,
                            const dil_code *const ready[DIL_VARIANT_COUNT],
                            cpu_kernel **kernel) {
-  dil_status status = DIL_OK;
-  for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++)
-    if (ready[v]) status = code_check(table, (dil_variant)v, ready[v]);
-  if (!status) status = cpu_kernel_new(table, NULL, NULL, kernel);
+  cpu_kernel *k;
+  dil_status status = cpu_kernel_new(table, NULL, NULL, &k);
+  if (status) return status;
   for (int32_t v = 0; v < DIL_VARIANT_COUNT && !status; v++) {
     if (!ready[v]) continue;
-    (*kernel)->code[v] = *ready[v];
-    (*kernel)->made[v] = true;
+    k->code[v] = *ready[v];
+    k->made[v] = true;
+    code_share(table, (dil_variant)v, &k->code[DIL_TILES], &k->code[v]);
+    status = code_check(table, (dil_variant)v, &k->code[v]);
   }
+  if (status) cpu_kernel_free(k);
+  else *kernel = k;
   return status;
 }
 

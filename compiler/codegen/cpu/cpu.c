@@ -26,15 +26,23 @@ static void write_tiles(build *b) {
   if (b->plan->table.grid.axes) tile_hide(b);
 }
 
+/* The products of the gradients without those that the run time takes from
+ * elsewhere. */
+static void write_products(build *b) {
+  const dil_table *table = &b->plan->table;
+  tile_outer(b, "dk", table->head_dim);
+  if (dil_code_shares(table->head_dim, table->value_dim)) return;
+  tile_qk(b, "dp", table->value_dim);
+  tile_pv(b, "dq", table->head_dim);
+  tile_outer(b, "dv", table->value_dim);
+}
+
 /* A backward kernel has these functions besides those of the tiles. */
 static void write_gradients(build *b) {
   const dil_table *table = &b->plan->table;
-  tile_qk(b, "dp", table->value_dim);
   tile_ds(b, false);
   if (table->dropout > 0) tile_ds(b, true);
-  tile_pv(b, "dq", table->head_dim);
-  tile_outer(b, "dk", table->head_dim);
-  tile_outer(b, "dv", table->value_dim);
+  write_products(b);
   if (table->sink_branches) sink_function(b, "branch_sink", false);
   if (table->sinks && has_gradients(b->plan)) sink_inputs(b);
   for (int chain = 0; chain < table->chain_count; chain++) {

@@ -380,6 +380,25 @@ START_TEST(tables_skip_tiles) {
 }
 END_TEST
 
+/* ---- gradients ----------------------------------------------------------- */
+
+/* Code of gradients has products of its own only where V's rows are not as wide
+ * as K's. */
+START_TEST(products_are_shared) {
+  static const char *const shared[] = {"dp", "dq", "dv"};
+  code_case c;
+  if (dil_host_isa() == NULL) return;
+  code_case_open(&c, 8, _i ? 24 : 8, DIL_F32);
+  c.plan.direction = DIL_BACKWARD;
+  code_loaded gradients = code_make(&c, dil_host_isa(), DIL_GRADIENTS, false);
+  ck_assert_ptr_nonnull(dil_object_symbol(gradients.object, "dk"));
+  for (size_t i = 0; i < COUNT(shared); i++)
+    ck_assert_int_eq(dil_object_symbol(gradients.object, shared[i]) != NULL,
+                     _i);
+  code_drop(&gradients);
+}
+END_TEST
+
 /* ---- scratch ------------------------------------------------------------- */
 
 /* Dilations longer than the sequence, alone and beside others. */
@@ -423,6 +442,7 @@ int main(void) {
   tcase_add_loop_test(tiles, matrix_products, 0, 2 * SET_COUNT);
   tcase_add_loop_test(tiles, softmax, 0, 2 * SET_COUNT);
   tcase_add_loop_test(tiles, tables_skip_tiles, 0, COUNT(named_tables));
+  tcase_add_loop_test(tiles, products_are_shared, 0, 2);
   tcase_add_loop_test(tiles, scratch_follows_rows, 0, 2 * COUNT(far_branches));
   suite_add_tcase(suite, tiles);
   return suite_run(suite, CK_FORK_GETENV);
