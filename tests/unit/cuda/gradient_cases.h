@@ -1,0 +1,222 @@
+/* gradient_cases.h - the patterns and sizes of test_gradients_cuda.c, each of
+ * which is compared in every type. */
+#ifndef DIL_TESTS_UNIT_CUDA_GRADIENT_CASES_H
+#define DIL_TESTS_UNIT_CUDA_GRADIENT_CASES_H
+
+#include <stdint.h>
+
+#define P(sizes, body) "pattern p { " sizes "; dtype f32; " body " }"
+#define SMALL          "heads 2; head_dim 32"
+
+static const struct {
+  const char *name, *text;
+  int64_t batch, queries, keys;
+} cases[] = {
+    {"dense", P(SMALL, "branch { }"), 1, 70, 70},
+    {"more keys", P(SMALL, "branch { }"), 2, 33, 130},
+    {"more queries", P(SMALL, "branch { }"), 1, 130, 40},
+    {"more queries, one branch twice",
+     P(SMALL, "branch { window inf, 8; } branch { window inf, 8; }"), 1, 130,
+     40},
+    {"causal", P(SMALL, "causal; branch { }"), 1, 150, 150},
+    {"window", P(SMALL, "window 20, 7; branch { }"), 1, 150, 170},
+    {"causal window", P(SMALL, "causal; window 30, 0; branch { }"), 1, 140,
+     100},
+    {"segments", P(SMALL, "causal; branch { segment 48; }"), 1, 133, 150},
+    {"dilated", P(SMALL, "branch { segment 64; dilation 3; }"), 1, 150, 150},
+    {"late queries, dilated", P(SMALL, "branch { dilation 2; }"), 1, 150, 90},
+    {"longnet",
+     P("heads 4; head_dim 16", "causal; segments 32, 64, 128; "
+                               "dilations 1, 2, 4;"),
+     1, 150, 150},
+    {"nested", P(SMALL, "segments 24, 48, 96; dilations 1, 2, 4;"), 2, 100,
+     100},
+    {"crossed",
+     P(SMALL, "branch { segment 40; } branch { segment 56; dilation 2; "
+              "}"),
+     1, 130, 130},
+    {"grouped", P("heads 6 kv 2; head_dim 16", "causal; branch { }"), 1, 90,
+     90},
+    {"grouped, few", P("heads 4 kv 1; head_dim 16", "branch { }"), 2, 3, 100},
+    {"grouped longnet",
+     P("heads 4 kv 2; head_dim 16", "causal; segments 32, 64; dilations 1, 2;"),
+     1, 150, 150},
+    {"values of another size",
+     P("heads 2; head_dim 24 value 40", "causal; branch { }"), 1, 80, 80},
+    {"odd sizes", P("heads 1; head_dim 13 value 7", "branch { }"), 1, 50, 61},
+    {"wide heads", P("heads 1; head_dim 256", "causal; branch { }"), 1, 70, 70},
+    {"masks", P(SMALL, "mask (i - j) % 3 == 0 || j < 5; branch { }"), 1, 100,
+     120},
+    {"windows before rows",
+     P(SMALL, "causal; mask i - j < 9 || (i - j) % 4 == 0; branch { }"), 1, 100,
+     120},
+    {"ranges of rows and keys",
+     P(SMALL, "mask abs(i - j) < 9 || i < 12 || j < 30; branch { }"), 1, 100,
+     120},
+    {"blocks", P(SMALL, "block 16; keep bi == bj || bj == 0; branch { }"), 1,
+     130, 130},
+    {"every phase", P(SMALL, "causal; branch { dilation 5; phase each; }"), 1,
+     100, 120},
+    {"every phase less one, in segments",
+     P(SMALL, "branch { segment 42; dilation 4; phase each - 1; } branch { }"),
+     1, 100, 90},
+    {"union of dilations",
+     P(SMALL, "combine union; branch { dilation 4; } branch { dilation 3; "
+              "window 30, 9; } branch { dilation 6; phase each; }"),
+     1, 100, 120},
+    {"union",
+     P(SMALL, "combine union; branch { window 10, 10; } branch { mask j "
+              "< 20; } branch { dilation 4; }"),
+     1, 110, 110},
+    {"mean", P(SMALL, "combine mean; segments 32, 64; dilations 1, 2;"), 1, 100,
+     100},
+    {"sum", P(SMALL, "combine sum; branch { causal; } branch { dilation 2; }"),
+     1, 90, 90},
+    {"heads split",
+     P("heads 4; head_dim 16", "segments 32, 64; dilations 1, 2; "
+                               "heads split;"),
+     1, 100, 100},
+    {"dropout", P(SMALL, "dropout 0.2; causal; branch { }"), 1, 80, 80},
+    {"sinks", P(SMALL, "causal; sink 0.5 - 0.01 * i; branch { }"), 1, 80, 80},
+    {"sinks, mean",
+     P(SMALL, "combine mean; sink 0.2; branch { sink 1.0; causal; "
+              "} branch { dilation 2; }"),
+     1, 70, 70},
+    {"dropout, grouped",
+     P("heads 4 kv 2; head_dim 16", "dropout 0.4; branch { }"), 2, 40, 70},
+    {"dropout, grouped segments",
+     P("heads 4 kv 2; head_dim 64",
+       "dropout 0.3; causal; segments 32, 64; dilations 1, 2;"),
+     2, 150, 150},
+    {"dropout, late queries",
+     P("heads 2; head_dim 40", "dropout 0.1; window 50, 9; branch { }"), 1, 90,
+     170},
+    {"narrow values", P("heads 2; head_dim 192 value 128", "branch { }"), 1, 70,
+     100},
+    {"wide values, dropout",
+     P("heads 2 kv 1; head_dim 160 value 224",
+       "dropout 0.2; causal; branch { dilation 2; }"),
+     1, 90, 90},
+    {"tanh", P(SMALL, "score 4.0 * tanh(s / 4.0); branch { }"), 1, 60, 90},
+    {"bias and squares",
+     P(SMALL, "causal; score s * s - 0.1 * (i - j); score "
+              "max(s, 0.5 * s) + 1.0; branch { }"),
+     1, 90, 90},
+    {"scores of branches",
+     P(SMALL,
+       "branch { segment 32; score s + 0.5; } branch { dilation 2; score "
+       "abs(s); }"),
+     1, 100, 100},
+    {"negative scale", P(SMALL, "scale -0.3; branch { }"), 1, 60, 60},
+    {"heads split, mean",
+     P("heads 4; head_dim 16", "combine mean; segments 32, 64; dilations 1, 2; "
+                               "heads split;"),
+     1, 100, 100},
+    /* gradients of inputs */
+    {"temperature",
+     P(SMALL, "causal; input t : f32[H] gradient; score s * t[h]; branch { }"),
+     2, 130, 150},
+    {"distances",
+     P(SMALL, "causal; input r : f32[H, 40] gradient; "
+              "score s + r[h, min(i - j, 50)]; branch { }"),
+     1, 150, 150},
+    {"one element a pair",
+     P(SMALL, "input z : f32[B, H, M, M] gradient; score s + z[b, h, i, j]; "
+              "branch { segment 32; } branch { dilation 2; }"),
+     2, 70, 90},
+    {"a bias of all heads",
+     P(SMALL, "causal; input z : f32[N, M] gradient; score s + z[row, j]; "
+              "branch { }"),
+     2, 90, 130},
+    {"a matrix and its transpose",
+     P(SMALL, "input z : f32[M, M] gradient; score s + z[i, j] - 0.5 * z[j, i]; "
+              "branch { }"),
+     1, 90, 90},
+    {"rows of all heads",
+     P("heads 6 kv 2; head_dim 16", "input t : f32[M] gradient; "
+                                    "score s * t[i]; branch { }"),
+     2, 9, 60},
+    {"keys, 16 bits",
+     P(SMALL, "input t : bf16[M] gradient; input u : f16[2, H] gradient; "
+              "score tanh(s * t[j]) + u[j % 3, h]; branch { }"),
+     1, 80, 90},
+    /* The index runs from -2 on, and past the table. */
+    {"a table read at an index of keys, and outside",
+     P(SMALL, "input at : i32[M]; input t : f32[H, 2] gradient; "
+              "score s + t[h, at[j] * 3 - 2]; branch { }"),
+     1, 50, 70},
+    {"keys of a list",
+     P(SMALL, "input cols : i32[B, H, *]; causal; branch { window 9, 0; } "
+              "branch { keys cols; mask i - j > 9; }"),
+     2, 50, 70},
+    {"tables of rows and keys by an index",
+     P("heads 4 kv 2; head_dim 16",
+       "input doc : i32[B, M]; input t : f32[2, 3] gradient; "
+       "score s * (1 + t[doc[b, i], doc[b, j]]); branch { }"),
+     2, 40, 60},
+    {"inputs before and after",
+     P(SMALL, "input t : f32[9] gradient; score s * t[4] + t[j]; "
+              "score s + t[0] * s * s; branch { }"),
+     1, 60, 70},
+    {"inputs of branches",
+     P(SMALL, "input t : f32[H] gradient; causal; branch { segment 32; score "
+              "s * t[h]; } branch { dilation 2; score s - t[h] * i; }"),
+     1, 100, 100},
+    {"inputs, shared keys",
+     P(SMALL, "input t : f32[H, M] gradient; segments 24, 48, 96; dilations 1, "
+              "2, 4; score s * t[h, j];"),
+     1, 100, 100},
+    {"inputs, union",
+     P(SMALL,
+       "combine union; input t : f32[H] gradient; score s * t[h]; branch "
+       "{ window 10, 10; } branch { mask j < 20; } branch { dilation 4; "
+       "}"),
+     1, 110, 110},
+    {"inputs, sum",
+     P(SMALL,
+       "combine sum; input t : f32[M] gradient; score s + t[i]; branch { "
+       "causal; } branch { dilation 2; }"),
+     1, 90, 90},
+    {"inputs, dropout",
+     P(SMALL, "dropout 0.3; input t : f32[H] gradient; score s * t[h]; branch "
+              "{ }"),
+     1, 60, 60},
+    {"inputs too many for copies",
+     P(SMALL, "input t : f32[2200000] gradient; "
+              "score s + t[hash(h, i / 2, j / 2) % 2200000]; branch { }"),
+     1, 70, 70},
+    {"learned sinks",
+     P("heads 4 kv 2; head_dim 16", "causal; window 20, 0; input z : f32[H] "
+                                    "gradient; sink z[h]; branch { }"),
+     2, 90, 90},
+    {"sinks of branches",
+     P(SMALL, "input z : bf16[2] gradient; input y : f32[M] gradient; sink "
+              "z[0]; branch { segment 32; sink z[1] - y[i]; } branch { "
+              "dilation 2; sink 2.0 * z[1]; }"),
+     2, 90, 90},
+    {"learned sinks, mean",
+     P("heads 4; head_dim 16", "combine mean; input z : f32[H] gradient; input "
+                               "y : f32[H] gradient; sink z[h]; branch { sink "
+                               "y[h]; causal; } branch { dilation 2; score s * "
+                               "z[h]; heads 1..2; }"),
+     1, 70, 70},
+    /* detached */
+    {"detached",
+     P(SMALL, "gradient detached; causal; segments 32, 64; dilations 1, 2;"), 1,
+     100, 100},
+    {"detached, grouped",
+     P("heads 4 kv 2; head_dim 16", "gradient detached; branch { segment 40; } "
+                                    "branch { dilation 3; mask j > 5; }"),
+     2, 90, 90},
+    {"detached sinks",
+     P("heads 4; head_dim 16",
+       "gradient detached; input z : f32[H] gradient; "
+       "sink z[h]; branch { segment 32; sink 2.0 * "
+       "z[0]; score s * z[h]; } branch { dilation 2; "
+       "heads 1..2; } branch { causal; heads 2..3; sink "
+       "-z[h] * 0.01 * i; }"),
+     1, 100, 100},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+#endif
