@@ -57,7 +57,7 @@ suites   := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(units))))
 cpusuite := $(filter $(BUILD)/tests/test_cpu%,$(suites))
 allocs   := $(BUILD)/tests/support/alloc_faults.o
 harness  := $(filter-out $(allocs),$(call folder,tests/support)) \
-            $(BUILD)/tests/fuzz/spec.o
+            $(addprefix $(BUILD)/tests/fuzz/,spec.o spec_simplify.o)
 fuzzer   := $(BUILD)/tests/fuzz/fuzz_pattern
 turns    := $(BUILD)/tests/bench/turns
 gpuhost  := $(BUILD)/tests/library/gpu_host

@@ -32,6 +32,8 @@ typedef struct spec {
   int32_t grid[3]; /* extents; the first 0: two axes; the last 0: no grid */
 } spec;
 
+static inline bool spec_has_grid(const spec *s) { return s->grid[2] > 0; }
+
 spec spec_random(uint32_t seed);
 /* One that the Hopper kernels take, as far as can be said without a plan. */
 spec spec_hopper(uint32_t seed);
@@ -42,7 +44,8 @@ spec spec_choices(uint32_t seed);
 bool spec_chooses(const spec *s);
 void spec_print(const spec *s, char *text, size_t size); /* as .dil */
 bool spec_says(const spec *s, const char *words); /* in a condition, score or sink */
-/* Makes s simpler in the way number `step`; false when there is none left. */
+/* spec_simplify.c: makes s simpler in the way number `step`; false when there
+ * is none left. */
 bool spec_simplify(spec *s, int32_t step);
 
 #endif
