@@ -159,7 +159,8 @@ run_all() { # how many at once, names
   [ -z "$2" ] || printf '%s\n' $2 | xargs -P "$1" -n 1 "tests/run.sh" --one
 }
 
-all=$(echo "$longest $units $scripts fuzz fuzz_backward fuzz_ring fuzz_choices fuzz_grids" | tr -s ' ' '\n' |
+fuzzers='fuzz fuzz_backward fuzz_ring fuzz_choices fuzz_grids'
+all=$(echo "$longest $units $scripts $fuzzers" | tr -s ' ' '\n' |
   awk '!seen[$0]++')
 [ $# -eq 0 ] || all=$(only "$all" "$@")
 # shellcheck disable=SC2086 # words
