@@ -197,7 +197,8 @@ typedef struct dil_arguments {
                                     these sizes for N and M. longest_k may be 0
                                     without offsets_k. What a document has
                                     behind them is refused on the processor, and
-                                    left out on a GPU */
+                                    left out on a GPU; 0 for rows whose offsets
+                                    are there is refused */
   const DLTensor *pages;         /* i32 [B, n]: k and v are a cache of pages,
                                     [pages, rows, Hkv, D], rows a power of two.
                                     Key j of batch row b stands in page

@@ -37,10 +37,22 @@ static dil_status check_alone(const dil_arguments *g) {
   return dil_fail(DIL_USAGE, "%s is given, and offsets_q is not", name);
 }
 
+/* Nobody looks at offsets on a GPU: without the longest document all rows would be
+ * left out. */
+static dil_status check_said(const char *name, const DLTensor *offsets,
+                             int64_t longest, const dil_tensor *rows) {
+  if (longest || !rows->shape[1] || offsets->device.device_type == kDLCPU)
+    return DIL_OK;
+  return dil_fail(DIL_USAGE, "%s must be the rows of the longest document: it "
+                  "is 0, and the host does not look at offsets on a GPU", name);
+}
+
 static dil_status read_keys(const dil_kernel *k, const dil_arguments *g,
-                            dil_packed *p) {
+                            const dil_call *call, dil_packed *p) {
   dil_tensor keys;
   dil_status status = read_offsets(k, "offsets_k", g->offsets_k, &keys);
+  if (!status)
+    status = check_said("longest_k", g->offsets_k, g->longest_k, &call->k);
   if (status) return status;
   if (keys.shape[0] != p->count + 1)
     return dil_fail(DIL_USAGE, "offsets_k has %lld elements, and offsets_q "
@@ -58,6 +70,8 @@ dil_status packed_read(const dil_kernel *k, const dil_arguments *g,
     return dil_fail(DIL_USAGE, "lengths cannot be used with offsets_q: each "
                     "document has the keys that its offsets say");
   dil_status status = read_offsets(k, "offsets_q", g->offsets_q, &queries);
+  if (!status)
+    status = check_said("longest_q", g->offsets_q, g->longest_q, &call->q);
   if (status) return status;
   dil_packed *p = &call->packed;
   *p = (dil_packed){.queries = queries.data,
@@ -65,7 +79,7 @@ dil_status packed_read(const dil_kernel *k, const dil_arguments *g,
                     .count = queries.shape[0] - 1,
                     .longest_queries = g->longest_q,
                     .longest_keys = g->longest_q};
-  if (g->offsets_k) return read_keys(k, g, p);
+  if (g->offsets_k) return read_keys(k, g, call, p);
   if (g->longest_k == 0 || g->longest_k == g->longest_q) return DIL_OK;
   return dil_fail(DIL_USAGE, "longest_k is %lld and longest_q %lld: offsets_q "
                   "serves both without offsets_k", (long long)g->longest_k,

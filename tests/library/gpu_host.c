@@ -100,6 +100,10 @@ static void run(dil_context *context, dil_kernel *kernel, int compute) {
   refused("k is on cuda:1", dil_kernel_run(kernel, &a));
   t.k.device = (DLDevice){kDLCUDAManaged, 0};
   is("managed memory", !dil_kernel_run(kernel, &a));
+  a.offsets_q = &t.on;
+  refused("longest_q must be the rows of the longest document",
+          dil_kernel_run(kernel, &a));
+  a.offsets_q = NULL;
   t.length = N - 1;
   refused("of input 'doc' must be 64, got 63", dil_kernel_run(kernel, &a));
   a.o = &t.q;
