@@ -122,7 +122,7 @@ void exchange_gradients_begin(arena *a, exchange_cost *cost);
 dil_status exchange_gradients_count(arena *a, const ring_shape *share, int64_t B,
                                     const int64_t *forward,
                                     exchange_cost *cost);
-/* What the sums of a rank take, once all shares are counted. */
+/* Counts the memory of a rank's sums, once all shares are counted. */
 void exchange_gradients_end(exchange_cost *cost, int64_t B);
 /* Rows of all lists that travel between two places, [ring * ring]. */
 dil_status exchange_rows(const ring_shape *r, int64_t *rows, bool *exact);

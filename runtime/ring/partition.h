@@ -83,7 +83,8 @@ bool partition_gathers_all(const ring_shape *r);
 positions partition_queries(const ring_shape *r,
                             int32_t rank);                   /* positions t */
 positions partition_keys(const ring_shape *r, int32_t rank); /* positions j */
-/* Those of the two whose rows travel, and the number of their lists. */
+/* The positions, of queries or of keys, whose rows travel, and the number of their
+ * lists. */
 positions partition_travelling(const ring_shape *r, int32_t rank);
 int32_t partition_lists(const ring_shape *r);
 /* All branches of a table, as bits. */

@@ -96,7 +96,7 @@ dil_status ring_spread_queries(ring_work *w, int32_t step,
 /* Cleared sums of dQ for the queries of another rank, in sums->k. */
 dil_status ring_take_dq(ring_work *w, int32_t owner, void **memory,
                         ring_keys *sums);
-/* What comes back to the rank's own sums, as keys whose values are empty. */
+/* The dQ that comes back to the rank's own sums, as keys whose values are empty. */
 ring_keys ring_own_dq(const ring_work *w);
 /* The passes of another rank's queries over this rank's keys. */
 dil_status ring_passes_of_queries(ring_work *w, int32_t owner,

@@ -127,7 +127,7 @@ DIL_INLINE void meet_plainly(const dil_choose_params &p, const float *mean, int 
   }
 }
 
-/* What the row says; NaN, which says nothing: it does not exist. */
+/* The row's estimate; NaN, which adds nothing, where the row does not exist. */
 DIL_INLINE float estimate_of_row(const dil_choose_params &p, int n, float sum) {
   return CHOOSING.there[n] ? __fmul_rn(p.of.scale, sum) : not_a_number();
 }

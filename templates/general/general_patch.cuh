@@ -70,7 +70,7 @@ DIL_INLINE unsigned patch_bits(const dil_visit &v, int row) {
   return bits;
 }
 
-/* Those of the bits whose pairs the branch keeps. */
+/* The bits, of these, whose pairs the branch keeps. */
 DIL_INLINE unsigned asked_bits(const dil_params &p, const dil_tile &tile,
                                const dil_rows &rows, const dil_visit &v,
                                unsigned bits) {

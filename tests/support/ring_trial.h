@@ -17,7 +17,7 @@ extern const uint64_t ways[WAYS];
 /* Branches whose queries come: all, some, or none. */
 extern const uint64_t coming[COMING];
 
-/* What a test asks of a rank group, and what came of it. */
+/* A test's request to a rank group, and its results. */
 typedef struct ring_trial {
   mesh mesh;
   ring_checkpoint checkpoint;

@@ -30,7 +30,7 @@ bool general_can(const gpu_request *r, char *reason, size_t size);
 /* An upper bound for the size of dil_scratch, the scratch memory of
  * templates/general/general_visit.cuh. */
 int64_t general_scratch_bytes(const dil_table *t);
-/* What tables of patches add to it, for tiles of so many rows and keys. */
+/* Tables of patches add so many bytes to it, for tiles of so many rows and keys. */
 int64_t general_patch_bytes(const dil_table *t, int32_t rows, int32_t keys);
 /* Says whether tiles may be patches. */
 void general_put_patches(source_text *text, const dil_table *t);

@@ -104,8 +104,8 @@ int seed_add(views *v, PyObject *seed, const DLTensor *q, dil_arguments *a) {
 
 /* ---- how rows lie -------------------------------------------------------- */
 
-/* What was said; where it is 0, the longest document of offsets that a processor
- * may read. dil checks them. */
+/* Returns the rows that the caller said; where these are 0, the longest document
+ * of offsets that a processor may read. dil checks the offsets. */
 static int64_t longest_of(const DLTensor *offsets, int64_t said) {
   if (said || !offsets || !offsets->data ||
       offsets->device.device_type != kDLCPU || offsets->ndim != 1 ||

@@ -59,7 +59,7 @@ static void put_cells(source_text *s, const dil_table *t, const dil_choice *c) {
   put(s, "}");
 }
 
-/* What some choice has, so that templates leave out the rest. */
+/* Templates leave out the code that no choice of the plan needs. */
 static void put_kinds(source_text *s, const dil_table *t) {
   bool each = false, cells = false;
   for (int32_t k = 0; k < t->choice_count; k++) {
