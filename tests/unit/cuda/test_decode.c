@@ -3,51 +3,21 @@
  * it is asserted which kernel takes them; elsewhere the general kernels or the
  * processor compute them. */
 #include "tests/support/gpu.h"
-#include "tests/support/paged.h"
+#include "tests/support/gpu_case.h"
 #include "tests/support/suite.h"
 #include <check.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define P(sizes, body) "pattern p { " sizes " " body " }"
 #define BF16(d) "heads 4 kv 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 4 kv 2; head_dim " #d "; dtype f16;"
-#define THREE "segments 256, 512, 1024; dilations 1, 2, 4;"
-#define CROSSING "segments 512, 750, 1250; dilations 1, 2, 4;"
-
-static const int32_t ragged[] = {1, 0, 1100, 777}; /* of batch rows */
-static const int32_t outside[] = {INT32_MAX, 299, -7}, nearest[] = {300, 299, 0};
-
-typedef struct few_case {
-  const char *text;
-  unsigned force;
-  call_shape shape;
-} few_case;
 
 typedef struct paged_case {
-  few_case of;
+  gpu_case of;
   page_layout pages;
 } paged_case;
 
-#define SHAPE(b, n, m, how) \
-  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how}
-#define RAGGED(n, m, how) \
-  {.batch = 4, .queries = n, .keys = m, .seed = 7, .layout = how, \
-   .lengths = ragged}
-
-/* Some values are not finite: pairs that do not count must not read them. */
-static double bad_values(int32_t tensor, const int64_t *at, double number) {
-  static const double bad[] = {NAN, INFINITY, -INFINITY};
-  bool here = at[1] % 97 == 9 && at[3] == at[1] % 3;
-  return tensor == 2 && here ? bad[at[1] % 3] : number;
-}
-#define BAD(b, n, m, how) \
-  {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
-   .element = bad_values}
-
-static const few_case cases[] = {
+static const gpu_case cases[] = {
     /* sizes of heads and of groups, numbers of rows */
     {P(BF16(64), "causal; branch { }"), 0, SHAPE(1, 1, 1000, 0)},
     {P(BF16(128), "causal; branch { }"), 0, SHAPE(3, 1, 3000, 0)},
@@ -125,8 +95,8 @@ static const few_case cases[] = {
     {P(F16(64), THREE), FORCE_CHAIN, RAGGED(9, 1100, 1)},
     {P(BF16(64), "combine mean; " THREE), 0, RAGGED(11, 1200, 0)},
     {P(BF16(64), "causal; branch { }"), 0,
-     {.batch = 3, .queries = 5, .keys = 300, .seed = 7, .lengths = nearest,
-      .told = outside}},
+     {.batch = 3, .queries = 5, .keys = 300, .seed = 7,
+      .lengths = nearest_lengths, .told = outside_lengths}},
     /* values that are not finite */
     {P(BF16(64), "causal; branch { }"), 0, BAD(1, 40, 300, 0)},
     {P(F16(128), "causal; branch { window 130, 0; }"), 0, BAD(2, 3, 700, 0)},
@@ -136,7 +106,7 @@ static const few_case cases[] = {
 };
 
 /* Calls that are left to the general kernel by what they bring. */
-static const few_case left[] = {
+static const gpu_case left[] = {
     {P("heads 4 kv 2; head_dim 64; dtype f32;", "causal; branch { }"), 0,
      SHAPE(2, 3, 700, 0)},
     {P("heads 4 kv 2; head_dim 20; dtype bf16;", "causal; branch { }"), 0,
@@ -187,38 +157,18 @@ enum {
   LEFT = sizeof left / sizeof left[0]
 };
 
-static tested_pattern *tested_of(const few_case *c) {
-  tested_pattern *s = tested_pattern_new("decode", c->text, NULL, 0);
-  ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
-  return s;
-}
-
 static bool has_decode(void) {
   return gpu_wanted() && gpu_module()->facts(gpu_device())->arch == 90;
 }
 
-/* Compares a case, and sees which kernel took it. */
-static void compute(const few_case *c, page_layout pages, const char *takes,
+static void compute(const gpu_case *c, page_layout pages, const char *takes,
                     const char *leaves) {
-  tested_pattern *s = tested_of(c);
-  data *d = data_new(s, c->shape);
-  if (pages.rows) paged_lay_out(d, pages);
-  kernel_made *k = kernel_make(s, (recipe){.force = c->force});
-  ck_assert_msg(!k->refused, "%s: %s", c->text, k->problem);
-  const char *problem = data_problem(d, k);
-  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
-  if (k->cuda && has_decode()) {
-    const char *path = gpu_variants(d, k->cuda);
-    ck_assert_msg(strstr(path, takes) && !strstr(path, leaves),
-                  "%s takes %s", c->text, path);
-  }
-  kernel_unmake(k);
-  data_free(d);
-  tested_pattern_free(s);
+  bool told = has_decode();
+  gpu_case_compute(c, pages, told ? takes : NULL, told ? leaves : NULL);
 }
 
 START_TEST(computed) {
-  const few_case *c = &cases[_i];
+  const gpu_case *c = &cases[_i];
   if (gpu_leaves_case("computed", _i)) return;
   if (c->shape.told && !gpu_wanted()) return; /* refused there */
   compute(c, (page_layout){0}, "decode", "general");
