@@ -17,6 +17,11 @@ typedef struct edge {
 /* The lengths of four batch rows of at most 100 keys. */
 extern const int32_t ragged[];
 
+/* score_edges.c: the edges of scores and of numbers that are not finite. */
+extern const edge score_edges[];
+extern const int32_t score_edge_count;
+double huge_key_nan_value(int32_t tensor, const int64_t *at, double number);
+
 /* sink_edges.c: the edges of sinks. */
 extern const edge sink_edges[];
 extern const int32_t sink_edge_count;
