@@ -43,10 +43,11 @@ static oracle_scatter scatter_of(const gradient_work *w) {
 /* ---- rows of dq, dk and dv ------------------------------------------------
  */
 
-/* A row of one or two gradients, and what rounding explains of it. */
+/* A row of one or two gradients, what rounding explains of it, and the square of
+ * what rounding makes of a row of 0. */
 typedef struct row_errors {
   accuracy_sum sum[2];
-  double explained[2];
+  double explained[2], noise[2];
 } row_errors;
 
 /* The row of a tensor [B, N, H, D] with that number. */
@@ -71,6 +72,7 @@ static void compare_query(void *context, int64_t index, int32_t worker) {
                         w->judging ? &scatter : NULL);
   accuracy_compare(&w->call->dq, at, dq, &r->sum[0]);
   r->explained[0] = sqrt(scatter.dq);
+  r->noise[0] = scatter.dq_noise;
   progress_add(w->progress, 1);
 }
 
@@ -89,6 +91,7 @@ static void compare_key(void *context, int64_t index, int32_t worker) {
   accuracy_compare(&w->call->dv, at, dv, &r->sum[1]);
   r->explained[0] = sqrt(scatter.dk);
   r->explained[1] = sqrt(scatter.dv);
+  r->noise[0] = scatter.dk_noise;
   progress_add(w->progress, 1);
 }
 
@@ -109,13 +112,16 @@ static dil_status work_on_each(gradient_work *w, const char *what,
   return status;
 }
 
-/* A gradient below this share of what rounding explains is 0, but for the
- * oracle's own rounding: no error is a share of it. */
+/* No error is a share of a gradient that is 0 but for rounding. A gradient below
+ * this share of what rounding explains is the oracle's own rounding; one within
+ * the noise may all come from the run's o, which f32 has rounded and the oracle
+ * takes. */
 static const double NOTHING = 1e-6;
 
 static void decide_rows(const gradient_work *w, int32_t part,
                         gradient_error *e) {
-  double difference = 0, reference = 0, explained = 0, beyond = 0, farthest = -1;
+  double difference = 0, reference = 0, explained = 0, noise = 0;
+  double beyond = 0, farthest = -1;
   e->torn = false;
   for (int64_t i = 0; i < w->rows && !e->torn; i++) {
     const accuracy_sum *sum = &w->row[i].sum[part];
@@ -126,10 +132,11 @@ static void decide_rows(const gradient_work *w, int32_t part,
     difference += sum->difference;
     reference += sum->reference;
     explained += w->row[i].explained[part] * w->row[i].explained[part];
+    noise += w->row[i].noise[part];
     beyond += rest > 0 ? rest * rest : 0;
   }
   e->unexplained = beyond > 0 ? sqrt(beyond / reference) : 0;
-  bool zero = reference <= NOTHING * NOTHING * explained;
+  bool zero = reference <= fmax(NOTHING * NOTHING * explained, noise);
   if (zero) e->rel_error = e->unexplained;
   else e->rel_error = difference > 0 ? sqrt(difference / reference) : 0;
   e->bound = gradient_bound(w->setup);

@@ -41,7 +41,7 @@ static bool is_finite_pair(const oracle_pair *pair) {
 oracle_error rounding_of_pair(const void *context, const oracle_pair *pair) {
   const pair_rounding *r = context;
   const pattern *p = r->p;
-  if (!is_finite_pair(pair)) return (oracle_error){0, 0, 0};
+  if (!is_finite_pair(pair)) return (oracle_error){0};
   double own = rounding_unit[r->inputs ? DIL_F32 : p->dtype] + r->exactness.product +
                ROUNDING_ADDITION * sqrt(r->terms);
   double product = rounding_of_dot(r->exactness, p->head_dim, pair->sizes);
@@ -51,15 +51,18 @@ oracle_error rounding_of_pair(const void *context, const oracle_pair *pair) {
       ROUNDING_SURENESS * (weight * own + weight_error(pair->below, below));
   double sums = rounding_of_dot(r->exactness, p->value_dim,
                                 pair->products + pair->deltas);
+  double coherent = pair->sink ? 1 : fmax(r->coherent, 1);
+  double noise = weight * sums * coherent;
   /* Elements of o, and the weights that they are sums of where o is made again,
    * are rounded each by itself. A sink is one pair of its row; over the other
    * pairs of a row these errors add up. */
   double rounded = pair->sink ? 2 * sqrt(pair->squares) : pair->deltas;
   if (r->stored) sums += stored_unit[p->dtype] * rounded;
   if (r->remade) sums += fmin(below, 1) * pair->deltas;
-  if (!pair->sink) sums *= fmax(r->coherent, 1);
-  return (oracle_error){error,
-                        error * fabs(pair->product - pair->delta) +
-                            ROUNDING_SURENESS * weight * sums,
-                        ROUNDING_SURENESS * product};
+  sums *= coherent;
+  return (oracle_error){.weight = error,
+                        .slope = error * fabs(pair->product - pair->delta) +
+                                 ROUNDING_SURENESS * weight * sums,
+                        .score = ROUNDING_SURENESS * product,
+                        .noise = noise};
 }

@@ -97,9 +97,10 @@ typedef struct oracle_pair {
   bool sink;      /* a key that no other row has, without a value */
 } oracle_pair;
 /* Bounds on how far rounding may move P, dS and scale q . k of a pair. The
- * derivatives of its chain move with the last. */
+ * derivatives of its chain move with the last. `noise` is the part of `slope`
+ * that a dS of 0 has, too: of f32 sums that cancel. */
 typedef struct oracle_error {
-  double weight, slope, score;
+  double weight, slope, score, noise;
 } oracle_error;
 typedef oracle_error oracle_judge(const void *context, const oracle_pair *pair);
 /* The errors that a judge's numbers give gradients, each with a sign of its own:
@@ -109,6 +110,7 @@ typedef struct oracle_scatter {
   oracle_judge *judge;
   const void *context;
   double dq, dk, dv;
+  double dq_noise, dk_noise; /* the same, of noise alone */
   double *inputs[DIL_INPUT_MAX]; /* as those of oracle_gradients */
 } oracle_scatter;
 

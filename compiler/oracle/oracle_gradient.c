@@ -200,9 +200,13 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
   double bend = gradient_chain_bend(g, pair, 1, NULL) * fabs(r->scale);
   double error = dual_product(pair->error.slope, chain) +
                  dual_product(fabs(pair->slope), bend);
+  double noise = dual_product(pair->error.noise, chain);
   query_read_key(r, &g->call->forward.k, pair->j);
-  to->dq += square_of(dual_product(error, norm_of(r->key, p->head_dim)));
-  to->dk += square_of(dual_product(error, norm_of(g->q, p->head_dim)));
+  double key = norm_of(r->key, p->head_dim), q = norm_of(g->q, p->head_dim);
+  to->dq += square_of(dual_product(error, key));
+  to->dk += square_of(dual_product(error, q));
+  to->dq_noise += square_of(dual_product(noise, key));
+  to->dk_noise += square_of(dual_product(noise, q));
   to->dv += square_of(dual_product(pair->error.weight * pair->kept,
                                    norm_of(g->output, p->value_dim)));
 }

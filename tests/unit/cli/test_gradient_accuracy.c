@@ -176,6 +176,49 @@ START_TEST(gradients_of_zero_have_rounding) {
 }
 END_TEST
 
+/* A row that sees itself alone has an o of v and a gradient of 0. An o that f32
+ * rounds otherwise gives the oracle a gradient of its own, of rounding alone,
+ * where a kernel's is 0. */
+static void round_outputs_up(void) {
+  float *o = call.forward.o.data;
+  for (int64_t i = 0; i < dil_tensor_count(&call.forward.o); i++)
+    o[i] = nextafterf(o[i], INFINITY);
+}
+
+START_TEST(an_oracle_of_rounding_alone_is_no_gradient) {
+  set_up("dtype f32; branch { window 0, 0; }", false);
+  round_outputs_up();
+  gradient_accuracy v = judge(ACCURACY_BUDGET);
+  for (int i = 0; i < 4; i++) ck_assert(v.error[i].good);
+  damage(0, 1e-3);
+  ck_assert(!judge(ACCURACY_BUDGET).error[0].good);
+  damage(0, 0);
+  damage(1, -1e-3);
+  ck_assert(!judge(ACCURACY_BUDGET).error[1].good);
+}
+END_TEST
+
+/* One row has a gradient of about 0.001 among rows that have none. It is not 0
+ * in any type. */
+START_TEST(a_small_gradient_is_not_zero) {
+  static const char *const dtypes[] = {"f32", "bf16", "f16"};
+  set_up(arena_print(memory,
+                     "dtype %s; branch { window 0, 0; } branch { "
+                     "mask i == 17 && j == 16; score s - 7; }",
+                     dtypes[_i / 2]),
+         false);
+  dil_tensor *x = _i % 2 ? &call.dk : &call.dq;
+  double most = 0;
+  for (int64_t i = 0; i < dil_tensor_count(x); i++) {
+    most = fmax(most, fabs(dil_element_read(x->data, x->dtype, i)));
+    dil_element_write(x->data, x->dtype, i, 0);
+  }
+  ck_assert_msg(most > 1e-4 && most < 1e-2, "the gradient is %g", most);
+  gradient_accuracy v = judge(ACCURACY_BUDGET);
+  for (int i = 0; i < 4; i++) ck_assert(v.error[i].good == (i != _i % 2));
+}
+END_TEST
+
 /* A sink takes nearly all the weight. f16 then holds numbers in steps of 2^-24. */
 START_TEST(steps_of_small_numbers_are_good) {
   set_up("dtype f16; sink 15.0; window 0, 0; branch { }", false);
@@ -205,6 +248,8 @@ static Suite *gradient_accuracy_suite(void) {
   tcase_add_loop_test(t, a_wrong_element_is_found, 0, 2 * CASES);
   tcase_add_loop_test(t, a_wrong_factor_is_found, 0, 9);
   tcase_add_test(t, gradients_of_zero_have_rounding);
+  tcase_add_test(t, an_oracle_of_rounding_alone_is_no_gradient);
+  tcase_add_loop_test(t, a_small_gradient_is_not_zero, 0, 6);
   tcase_add_test(t, steps_of_small_numbers_are_good);
   tcase_add_test(t, a_small_budget_takes_a_sample);
   suite_add_tcase(s, t);
