@@ -34,7 +34,7 @@ caller   := $(BUILD)/runtime/api/ffi_call.o
 runtime  := $(filter-out $(caller),$(call folder,$(addprefix runtime/,api base \
             observe pool rowset cpu cpu/$(arch) cache npy rank ring link link/socket \
             stream)))
-grammar  := $(BUILD)/grammar/parser.o $(BUILD)/grammar/scanner.o
+grammar  := $(addprefix $(BUILD)/grammar/,parser.o scanner.o tokens.o)
 # Tables of the fast kernels on a GPU: planning, the GPU's code generator and
 # its run time each link them.
 tables   := $(call folder,runtime/tables)

@@ -25,16 +25,15 @@
 /* dil.l */
 void *scan_open(ast_reader *r);
 int scan_token(GRAMMAR_STYPE *meaning, span *at, void *scanner);
+/* tokens.c: the next token of the parser, and the tokens of a source, one a line:
+ * line:column, kind, text */
+int grammar_lex(GRAMMAR_STYPE *meaning, span *at, ast_reader *r, void *scanner);
+void grammar_tokens(ast_reader *r, FILE *out);
 /* dil.y: the whole of a source; 0, or not when that is no use */
 int grammar_read(ast_reader *r);
-/* dil.y: the tokens of a source, one a line: line:column, kind, text */
-void grammar_tokens(ast_reader *r, FILE *out);
 }
 
 %code {
-#include <stdlib.h>
-#include <string.h>
-
 #define YYLTYPE_IS_TRIVIAL 1
 /* The stacks lie in the arena, so that whoever leaves the parser by running
  * out of memory leaves nothing behind. */
@@ -48,66 +47,8 @@ static _Thread_local arena *stacks;
                    : (span){YYRHSLOC(rhs, 0).source, YYRHSLOC(rhs, 0).end, \
                             YYRHSLOC(rhs, 0).end})
 
-static int yylex(YYSTYPE *meaning, span *at, ast_reader *r, void *scanner);
 static void yyerror(const span *at, ast_reader *r, void *scanner,
                     const char *text);
-
-/* A statement with up to two arguments. */
-static statement *plain(ast_reader *r, word w, span at, term *a, term *b) {
-  statement *s = statement_new(r, w, at);
-  if (a) s->args = term_list_add(s->args, a);
-  if (b) s->args = term_list_add(s->args, b);
-  return s;
-}
-
-static statement *listed(ast_reader *r, word w, span at, term_list args) {
-  statement *s = statement_new(r, w, at);
-  s->args = args;
-  return s;
-}
-
-static statement *chosen(ast_reader *r, word w, span at, word choice,
-                         span choice_at) {
-  statement *s = statement_new(r, w, at);
-  s->choice = choice;
-  s->choice_at = choice_at;
-  return s;
-}
-
-static statement *named(statement *s, const char *name, span at) {
-  s->name = name;
-  s->name_at = at;
-  return s;
-}
-
-/* A statement of a grid: an argument for each axis. */
-static statement *gridded(ast_reader *r, word w, span at, term_list args) {
-  statement *s = listed(r, w, at, args);
-  s->choice = WORD_GRID;
-  return s;
-}
-
-static term_list alone(term *t) { return term_list_add((term_list){0}, t); }
-
-/* `list x next`: what stands between extents is a name like any other. */
-static term_list crossed(ast_reader *r, term_list list, span at,
-                         const char *name, term *next) {
-  ast_expect_by(r, at, name);
-  return term_list_add(list, next);
-}
-
-static statement *block(statement *s, statement_list children) {
-  s->child = children.first;
-  return s;
-}
-
-/* The lists that a table is made of: names of two inputs, or of one list of
- * keys, the other being NULL. */
-static statement *from_lists(ast_reader *r, span rows_at, const char *rows,
-                             span cols_at, const char *cols) {
-  return plain(r, WORD_FROM, rows_at, term_name(r, rows_at, rows),
-               cols ? term_name(r, cols_at, cols) : NULL);
-}
 }
 
 %token YYEOF 0 "end of file"
@@ -185,19 +126,20 @@ item:
 
 import:
   "import" STRING ';' {
-    $$ = named(statement_new(r, WORD_IMPORT, @1), $STRING, @STRING);
+    $$ = ast_named(statement_new(r, WORD_IMPORT, @1), $STRING, @STRING);
   }
 
 let:
   "let" NAME '=' expr ';' {
-    $$ = named(plain(r, WORD_LET, @1, $expr, NULL), $NAME, @NAME);
+    $$ = ast_named(ast_plain(r, WORD_LET, @1, $expr, NULL), $NAME, @NAME);
   }
 
 /* ---- pattern ---- */
 
 pattern:
   "pattern" NAME pattern_block {
-    $$ = block(named(statement_new(r, WORD_PATTERN, @1), $NAME, @NAME), $3);
+    $$ = ast_block(ast_named(statement_new(r, WORD_PATTERN, @1), $NAME, @NAME),
+                   $3);
   }
 
 pattern_block:
@@ -210,51 +152,53 @@ pattern_statements:
 
 pattern_statement:
   common
-| "heads" expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, NULL); }
-| "heads" expr "kv" expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, $4); }
+| "heads" expr ';' { $$ = ast_plain(r, WORD_HEADS, @1, $2, NULL); }
+| "heads" expr "kv" expr ';' { $$ = ast_plain(r, WORD_HEADS, @1, $2, $4); }
 | "heads" "split" ';' { $$ = statement_new(r, WORD_SPLIT, @2); }
-| "head_dim" expr ';' { $$ = plain(r, WORD_HEAD_DIM, @1, $2, NULL); }
+| "head_dim" expr ';' { $$ = ast_plain(r, WORD_HEAD_DIM, @1, $2, NULL); }
 | "head_dim" expr "value" expr ';' {
-    $$ = plain(r, WORD_HEAD_DIM, @1, $2, $4);
+    $$ = ast_plain(r, WORD_HEAD_DIM, @1, $2, $4);
   }
-| "dtype" float_type ';' { $$ = chosen(r, WORD_DTYPE, @1, $2, @2); }
+| "dtype" float_type ';' { $$ = ast_chosen(r, WORD_DTYPE, @1, $2, @2); }
 | "dtype" "f32" "fast" ';' {
-    $$ = chosen(r, WORD_DTYPE, @1, WORD_F32, @2);
+    $$ = ast_chosen(r, WORD_DTYPE, @1, WORD_F32, @2);
     $$->option = WORD_FAST;
   }
-| "scale" expr ';' { $$ = plain(r, WORD_SCALE, @1, $2, NULL); }
+| "scale" expr ';' { $$ = ast_plain(r, WORD_SCALE, @1, $2, NULL); }
 | "scale" "runtime" ';' {
-    $$ = chosen(r, WORD_SCALE, @1, WORD_RUNTIME, @2);
+    $$ = ast_chosen(r, WORD_SCALE, @1, WORD_RUNTIME, @2);
   }
 | "dilation" expr ';' {
-    $$ = plain(r, WORD_DILATION, @1, $2, NULL); /* refused */
+    $$ = ast_plain(r, WORD_DILATION, @1, $2, NULL); /* refused */
   }
-| "segments" exprs ';' { $$ = listed(r, WORD_SEGMENTS, @1, $2); }
-| "dilations" exprs ';' { $$ = listed(r, WORD_DILATIONS, @1, $2); }
-| "combine" combine ';' { $$ = chosen(r, WORD_COMBINE, @1, $2, @2); }
+| "segments" exprs ';' { $$ = ast_listed(r, WORD_SEGMENTS, @1, $2); }
+| "dilations" exprs ';' { $$ = ast_listed(r, WORD_DILATIONS, @1, $2); }
+| "combine" combine ';' { $$ = ast_chosen(r, WORD_COMBINE, @1, $2, @2); }
 | "input" NAME ':' element_type '[' dimensions ']' differentiated ';' {
-    $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
-    named($$, $NAME, @NAME)->args = $dimensions;
+    $$ = ast_chosen(r, WORD_INPUT, @1, $element_type, @element_type);
+    ast_named($$, $NAME, @NAME)->args = $dimensions;
     $$->option = $differentiated;
   }
 | "input" NAME[name] ':' element_type '[' dimensions ']' "from" NAME[rows] ','
   NAME[cols] cells ';' {
-    $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
-    named($$, $name, @name)->args = $dimensions;
-    $$->child = from_lists(r, @rows, $rows, @cols, $cols);
+    $$ = ast_chosen(r, WORD_INPUT, @1, $element_type, @element_type);
+    ast_named($$, $name, @name)->args = $dimensions;
+    $$->child = ast_from_lists(r, @rows, $rows, @cols, $cols);
     $$->child->child = $cells;
   }
 | "input" NAME[name] ':' element_type '[' dimensions ']' "from" NAME[list] ';' {
-    $$ = chosen(r, WORD_INPUT, @1, $element_type, @element_type);
-    named($$, $name, @name)->args = $dimensions;
-    $$->child = from_lists(r, @list, $list, @list, NULL);
+    $$ = ast_chosen(r, WORD_INPUT, @1, $element_type, @element_type);
+    ast_named($$, $name, @name)->args = $dimensions;
+    $$->child = ast_from_lists(r, @list, $list, @list, NULL);
   }
-| "grid" expr ';' { $$ = gridded(r, WORD_GRID, @1, alone($2)); /* refused */ }
-| "grid" extents ';' { $$ = gridded(r, WORD_GRID, @1, $2); }
-| "dropout" expr ';' { $$ = plain(r, WORD_DROPOUT, @1, $2, NULL); }
-| "gradient" gradient ';' { $$ = chosen(r, WORD_GRADIENT, @1, $2, @2); }
+| "grid" expr ';' {
+    $$ = ast_gridded(r, WORD_GRID, @1, ast_alone($2)); /* refused */
+  }
+| "grid" extents ';' { $$ = ast_gridded(r, WORD_GRID, @1, $2); }
+| "dropout" expr ';' { $$ = ast_plain(r, WORD_DROPOUT, @1, $2, NULL); }
+| "gradient" gradient ';' { $$ = ast_chosen(r, WORD_GRADIENT, @1, $2, @2); }
 | "branch" branch_name branch_block {
-    $$ = block(named(statement_new(r, WORD_BRANCH, @1), $2, @2), $3);
+    $$ = ast_block(ast_named(statement_new(r, WORD_BRANCH, @1), $2, @2), $3);
   }
 | error ';' { $$ = NULL; yyerrok; }
 
@@ -289,52 +233,54 @@ branch_statements:
 
 branch_statement:
   common
-| "segment" expr ';' { $$ = plain(r, WORD_SEGMENT, @1, $2, NULL); }
-| "dilation" expr ';' { $$ = plain(r, WORD_DILATION, @1, $2, NULL); }
-| "heads" expr ".." expr ';' { $$ = plain(r, WORD_HEADS, @1, $2, $4); }
-| "keys" NAME ';' { $$ = named(statement_new(r, WORD_KEYS, @1), $2, @2); }
+| "segment" expr ';' { $$ = ast_plain(r, WORD_SEGMENT, @1, $2, NULL); }
+| "dilation" expr ';' { $$ = ast_plain(r, WORD_DILATION, @1, $2, NULL); }
+| "heads" expr ".." expr ';' { $$ = ast_plain(r, WORD_HEADS, @1, $2, $4); }
+| "keys" NAME ';' { $$ = ast_named(statement_new(r, WORD_KEYS, @1), $2, @2); }
 | error ';' { $$ = NULL; yyerrok; }
 
 common:
   "causal" ';' { $$ = statement_new(r, WORD_CAUSAL, @1); }
-| "causal" axes ';' { $$ = gridded(r, WORD_CAUSAL, @1, $2); }
-| "dilation" extents ';' { $$ = gridded(r, WORD_DILATION, @1, $2); }
+| "causal" axes ';' { $$ = ast_gridded(r, WORD_CAUSAL, @1, $2); }
+| "dilation" extents ';' { $$ = ast_gridded(r, WORD_DILATION, @1, $2); }
 | "neighborhood" expr ';' {
-    $$ = gridded(r, WORD_NEIGHBORHOOD, @1, alone($2)); /* refused */
+    $$ = ast_gridded(r, WORD_NEIGHBORHOOD, @1, ast_alone($2)); /* refused */
   }
-| "neighborhood" extents ';' { $$ = gridded(r, WORD_NEIGHBORHOOD, @1, $2); }
-| "window" sides ';' { $$ = gridded(r, WORD_WINDOW, @1, $2); }
-| "block" extents ';' { $$ = gridded(r, WORD_BLOCK, @1, $2); }
-| "phase" phase_word ';' { $$ = chosen(r, WORD_PHASE, @1, $2, @2); }
-| "phase" expr ';' { $$ = plain(r, WORD_PHASE, @1, $2, NULL); }
-| "window" expr ',' expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, $4); }
-| "window" expr ';' { $$ = plain(r, WORD_WINDOW, @1, $2, NULL); /* refused */ }
-| "mask" expr ';' { $$ = plain(r, WORD_MASK, @1, $2, NULL); }
-| "score" expr ';' { $$ = plain(r, WORD_SCORE, @1, $2, NULL); }
-| "sink" expr ';' { $$ = plain(r, WORD_SINK, @1, $2, NULL); }
-| "block" expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, NULL); }
-| "block" expr ',' expr ';' { $$ = plain(r, WORD_BLOCK, @1, $2, $4); }
-| "keep" expr ';' { $$ = plain(r, WORD_KEEP, @1, $2, NULL); }
+| "neighborhood" extents ';' { $$ = ast_gridded(r, WORD_NEIGHBORHOOD, @1, $2); }
+| "window" sides ';' { $$ = ast_gridded(r, WORD_WINDOW, @1, $2); }
+| "block" extents ';' { $$ = ast_gridded(r, WORD_BLOCK, @1, $2); }
+| "phase" phase_word ';' { $$ = ast_chosen(r, WORD_PHASE, @1, $2, @2); }
+| "phase" expr ';' { $$ = ast_plain(r, WORD_PHASE, @1, $2, NULL); }
+| "window" expr ',' expr ';' { $$ = ast_plain(r, WORD_WINDOW, @1, $2, $4); }
+| "window" expr ';' {
+    $$ = ast_plain(r, WORD_WINDOW, @1, $2, NULL); /* refused */
+  }
+| "mask" expr ';' { $$ = ast_plain(r, WORD_MASK, @1, $2, NULL); }
+| "score" expr ';' { $$ = ast_plain(r, WORD_SCORE, @1, $2, NULL); }
+| "sink" expr ';' { $$ = ast_plain(r, WORD_SINK, @1, $2, NULL); }
+| "block" expr ';' { $$ = ast_plain(r, WORD_BLOCK, @1, $2, NULL); }
+| "block" expr ',' expr ';' { $$ = ast_plain(r, WORD_BLOCK, @1, $2, $4); }
+| "keep" expr ';' { $$ = ast_plain(r, WORD_KEEP, @1, $2, NULL); }
 | "keep" "from" NAME ';' {
-    $$ = named(chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $3, @3);
+    $$ = ast_named(ast_chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $3, @3);
   }
 | "keep" "from" NAME[rows] ',' NAME[cols] ';' {
-    $$ = named(chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $rows, @rows);
-    $$->child = from_lists(r, @rows, $rows, @cols, $cols);
+    $$ = ast_named(ast_chosen(r, WORD_KEEP, @1, WORD_FROM, @2), $rows, @rows);
+    $$->child = ast_from_lists(r, @rows, $rows, @cols, $cols);
   }
 | "keep" "top" expr "by" estimate ';' {
-    $$ = chosen(r, WORD_KEEP, @1, WORD_TOP, @2);
-    $$->args = alone($3);
+    $$ = ast_chosen(r, WORD_KEEP, @1, WORD_TOP, @2);
+    $$->args = ast_alone($3);
     $$->child = $estimate;
   }
 | "keep" "mass" expr "by" estimate ';' {
-    $$ = chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
-    $$->args = alone($3); /* refused */
+    $$ = ast_chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
+    $$->args = ast_alone($3); /* refused */
     $$->child = $estimate;
   }
 | "keep" "mass" expr[share] ',' expr[most] "by" estimate ';' {
-    $$ = chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
-    $$->args = term_list_add(alone($share), $most);
+    $$ = ast_chosen(r, WORD_KEEP, @1, WORD_MASS, @2);
+    $$->args = term_list_add(ast_alone($share), $most);
     $$->child = $estimate;
   }
 | "shared" "kv" ';' { $$ = statement_new(r, WORD_SHARED, @1); }
@@ -344,27 +290,27 @@ estimate:
   "mean"      { $$ = statement_new(r, WORD_MEAN, @1); }
 | "mean" NAME {
     ast_expect_each(r, @2, $2);
-    $$ = named(statement_new(r, WORD_MEAN, @1), $2, @2);
+    $$ = ast_named(statement_new(r, WORD_MEAN, @1), $2, @2);
   }
-| NAME        { $$ = named(statement_new(r, WORD_INPUT, @1), $1, @1); }
+| NAME        { $$ = ast_named(statement_new(r, WORD_INPUT, @1), $1, @1); }
 
 /* Of a table of lists: its blocks, where they are blocks of cells. */
 cells:
   %empty          { $$ = NULL; }
-| "block" extents { $$ = gridded(r, WORD_BLOCK, @1, $2); }
+| "block" extents { $$ = ast_gridded(r, WORD_BLOCK, @1, $2); }
 
 axes:
-  NAME          { $$ = alone(term_axis(r, @1, $1)); }
+  NAME          { $$ = ast_alone(term_axis(r, @1, $1)); }
 | axes ',' NAME { $$ = term_list_add($1, term_axis(r, @3, $3)); }
 
 /* One an axis of a grid, two at least. */
 extents:
-  expr NAME expr    { $$ = crossed(r, alone($1), @2, $2, $3); }
-| extents NAME expr { $$ = crossed(r, $1, @2, $2, $3); }
+  expr NAME expr    { $$ = ast_crossed(r, ast_alone($1), @2, $2, $3); }
+| extents NAME expr { $$ = ast_crossed(r, $1, @2, $2, $3); }
 
 sides:
-  side NAME side  { $$ = crossed(r, alone($1), @2, $2, $3); }
-| sides NAME side { $$ = crossed(r, $1, @2, $2, $3); }
+  side NAME side  { $$ = ast_crossed(r, ast_alone($1), @2, $2, $3); }
+| sides NAME side { $$ = ast_crossed(r, $1, @2, $2, $3); }
 
 side:
   expr
@@ -377,7 +323,8 @@ phase_word: "cycle" { $$ = WORD_CYCLE; } | "block" { $$ = WORD_BLOCK; }
 
 topology:
   "topology" NAME topology_block {
-    $$ = block(named(statement_new(r, WORD_TOPOLOGY, @1), $NAME, @NAME), $3);
+    $$ = ast_block(ast_named(statement_new(r, WORD_TOPOLOGY, @1), $NAME, @NAME),
+                   $3);
   }
 
 topology_block:
@@ -389,14 +336,14 @@ topology_statements:
 | topology_statements topology_statement { $$ = statement_list_add($1, $2); }
 
 topology_statement:
-  count_word expr ';' { $$ = plain(r, $1, @1, $2, NULL); }
+  count_word expr ';' { $$ = ast_plain(r, $1, @1, $2, NULL); }
 | "timeout" number NAME ';' {
-    $$ = named(plain(r, WORD_TIMEOUT, @1, $number, NULL), $NAME, @NAME);
+    $$ = ast_named(ast_plain(r, WORD_TIMEOUT, @1, $number, NULL), $NAME, @NAME);
   }
-| "timeout" number ';' { $$ = plain(r, WORD_TIMEOUT, @1, $number, NULL); }
-| "layout" layout ';' { $$ = chosen(r, WORD_LAYOUT, @1, $2, @2); }
-| "link" link ';' { $$ = chosen(r, WORD_LINK, @1, $2, @2); }
-| "exchange" exchange ';' { $$ = chosen(r, WORD_EXCHANGE, @1, $2, @2); }
+| "timeout" number ';' { $$ = ast_plain(r, WORD_TIMEOUT, @1, $number, NULL); }
+| "layout" layout ';' { $$ = ast_chosen(r, WORD_LAYOUT, @1, $2, @2); }
+| "link" link ';' { $$ = ast_chosen(r, WORD_LINK, @1, $2, @2); }
+| "exchange" exchange ';' { $$ = ast_chosen(r, WORD_EXCHANGE, @1, $2, @2); }
 | error ';' { $$ = NULL; yyerrok; }
 
 count_word: "devices" { $$ = WORD_DEVICES; } | "ring" { $$ = WORD_RING; }
@@ -412,7 +359,8 @@ exchange: "ring" { $$ = WORD_RING; } | "gather" { $$ = WORD_GATHER; }
 
 schedule:
   "schedule" NAME knob_block {
-    $$ = block(named(statement_new(r, WORD_SCHEDULE, @1), $NAME, @NAME), $3);
+    $$ = ast_block(ast_named(statement_new(r, WORD_SCHEDULE, @1), $NAME, @NAME),
+                   $3);
   }
 
 knob_block:
@@ -424,9 +372,11 @@ knobs:
 | knobs knob { $$ = statement_list_add($1, $2); }
 
 knob:
-  NAME exprs ';' { $$ = named(listed(r, WORD_NONE, @1, $exprs), $NAME, @1); }
+  NAME exprs ';' {
+    $$ = ast_named(ast_listed(r, WORD_NONE, @1, $exprs), $NAME, @1);
+  }
 | NAME "fast" ';' {
-    $$ = named(chosen(r, WORD_NONE, @1, WORD_FAST, @2), $NAME, @1);
+    $$ = ast_named(ast_chosen(r, WORD_NONE, @1, WORD_FAST, @2), $NAME, @1);
   }
 | error ';' { $$ = NULL; yyerrok; }
 
@@ -434,23 +384,23 @@ knob:
 
 kernel:
   "kernel" NAME '=' NAME[pattern] on with direction ';' {
-    statement *p = named(statement_new(r, WORD_PATTERN, @pattern), $pattern,
-                         @pattern);
+    statement *p = ast_named(statement_new(r, WORD_PATTERN, @pattern), $pattern,
+                             @pattern);
     statement_list parts = statement_list_add((statement_list){0}, p);
     parts = statement_list_add(parts, $on);
-    $$ = named(statement_new(r, WORD_KERNEL, @1), $2, @2);
-    block($$, statement_list_add(parts, $with));
+    $$ = ast_named(statement_new(r, WORD_KERNEL, @1), $2, @2);
+    ast_block($$, statement_list_add(parts, $with));
     $$->choice = $direction;
     $$->choice_at = @direction;
   }
 
 on:
   %empty    { $$ = NULL; }
-| "on" NAME { $$ = named(statement_new(r, WORD_ON, @1), $2, @2); }
+| "on" NAME { $$ = ast_named(statement_new(r, WORD_ON, @1), $2, @2); }
 
 with:
   %empty      { $$ = NULL; }
-| "with" NAME { $$ = named(statement_new(r, WORD_WITH, @1), $2, @2); }
+| "with" NAME { $$ = ast_named(statement_new(r, WORD_WITH, @1), $2, @2); }
 
 direction:
   %empty     { $$ = WORD_NONE; }
@@ -495,41 +445,6 @@ expr:
 
 %%
 
-/* ---- tokens on their way to the parser ----------------------------------- */
-
-/* Drops what stands before the end of a broken statement: a ';' of its own
- * depth, the '}' of a block that it opened (handed on as ';'), or the '}' of
- * the block that it stands in. */
-static int token_drop(ast_reader *r, int token) {
-  if (token == TOKEN_YYEOF) r->panic = false;
-  if (token == ';' && r->depth == r->panic_depth) r->panic = false;
-  if (token == '}' && r->depth <= r->panic_depth) {
-    r->panic = false;
-    return r->depth < r->panic_depth ? '}' : ';';
-  }
-  return token;
-}
-
-static int yylex(YYSTYPE *meaning, span *at, ast_reader *r, void *scanner) {
-  int token;
-  do {
-    if (r->stop) return TOKEN_YYEOF;
-    bool full = diag_full(r->diag);
-    token = scan_token(meaning, at, scanner);
-    if (token == TOKEN_GRAMMAR_error && full) r->stop = true;
-    r->last = r->now;
-    r->now = *at;
-    if (token == TOKEN_GRAMMAR_error && !r->panic) {
-      r->panic = true;
-      r->panic_depth = r->depth;
-      return token;
-    }
-    r->depth += (token == '{') - (token == '}');
-    if (r->panic) token = token_drop(r, token);
-  } while (r->panic);
-  return token;
-}
-
 int grammar_read(ast_reader *r) {
   stacks = r->arena;
   return yyparse(r, scan_open(r));
@@ -565,36 +480,4 @@ static int yyreport_syntax_error(const yypcontext_t *context, ast_reader *r,
                  expected, count);
   panic_start(r, got);
   return 0;
-}
-
-/* ---- dil print --after tokens -------------------------------------------- */
-
-static const char *token_kind(int token) {
-  switch (token) {
-  case TOKEN_NAME: return "name";
-  case TOKEN_STRING: return "string";
-  case TOKEN_INT: return "integer";
-  case TOKEN_REAL: return "float";
-  case TOKEN_GRAMMAR_error: return "error";
-  default: return token < TOKEN_DIL ? "sign" : "keyword";
-  }
-}
-
-void grammar_tokens(ast_reader *r, FILE *out) {
-  void *scanner = scan_open(r);
-  const char *text = r->source->text;
-  int32_t line = 1, line_start = 0, seen = 0;
-  YYSTYPE meaning;
-  span at;
-  for (;;) {
-    int token = scan_token(&meaning, &at, scanner);
-    if (token == TOKEN_YYEOF) return;
-    for (; seen < at.start; seen++)
-      if (text[seen] == '\n') {
-        line++;
-        line_start = seen + 1;
-      }
-    fprintf(out, "%d:%d %s %.*s\n", line, at.start - line_start + 1,
-            token_kind(token), at.end - at.start, text + at.start);
-  }
 }

@@ -117,3 +117,57 @@ statement_list statement_list_add(statement_list list, statement *s) {
   list.last = s;
   return list;
 }
+
+/* ---- productions of dil.y ------------------------------------------------ */
+
+statement *ast_plain(ast_reader *r, word w, span at, term *a, term *b) {
+  statement *s = statement_new(r, w, at);
+  if (a) s->args = term_list_add(s->args, a);
+  if (b) s->args = term_list_add(s->args, b);
+  return s;
+}
+
+statement *ast_listed(ast_reader *r, word w, span at, term_list args) {
+  statement *s = statement_new(r, w, at);
+  s->args = args;
+  return s;
+}
+
+statement *ast_chosen(ast_reader *r, word w, span at, word choice,
+                      span choice_at) {
+  statement *s = statement_new(r, w, at);
+  s->choice = choice;
+  s->choice_at = choice_at;
+  return s;
+}
+
+statement *ast_named(statement *s, const char *name, span at) {
+  s->name = name;
+  s->name_at = at;
+  return s;
+}
+
+statement *ast_gridded(ast_reader *r, word w, span at, term_list args) {
+  statement *s = ast_listed(r, w, at, args);
+  s->choice = WORD_GRID;
+  return s;
+}
+
+term_list ast_alone(term *t) { return term_list_add((term_list){0}, t); }
+
+term_list ast_crossed(ast_reader *r, term_list list, span at,
+                      const char *name, term *next) {
+  ast_expect_by(r, at, name);
+  return term_list_add(list, next);
+}
+
+statement *ast_block(statement *s, statement_list children) {
+  s->child = children.first;
+  return s;
+}
+
+statement *ast_from_lists(ast_reader *r, span rows_at, const char *rows,
+                          span cols_at, const char *cols) {
+  return ast_plain(r, WORD_FROM, rows_at, term_name(r, rows_at, rows),
+                   cols ? term_name(r, cols_at, cols) : NULL);
+}

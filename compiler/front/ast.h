@@ -110,6 +110,26 @@ term_list term_list_add(term_list list, term *t);
 statement *statement_new(ast_reader *r, word w, span at);
 statement_list statement_list_add(statement_list list, statement *s);
 
+/* What productions of dil.y make. A statement with up to two arguments, or with a
+ * list of them. */
+statement *ast_plain(ast_reader *r, word w, span at, term *a, term *b);
+statement *ast_listed(ast_reader *r, word w, span at, term_list args);
+statement *ast_chosen(ast_reader *r, word w, span at, word choice,
+                      span choice_at);
+/* A statement of a grid: an argument for each axis. */
+statement *ast_gridded(ast_reader *r, word w, span at, term_list args);
+/* The lists that a table is made of: names of two inputs, or of one list of
+ * keys, the other being NULL. */
+statement *ast_from_lists(ast_reader *r, span rows_at, const char *rows,
+                          span cols_at, const char *cols);
+/* The same statement, with a name or the statements of its block. */
+statement *ast_named(statement *s, const char *name, span at);
+statement *ast_block(statement *s, statement_list children);
+term_list ast_alone(term *t);
+/* `list x next`: what stands between extents is a name like any other. */
+term_list ast_crossed(ast_reader *r, term_list list, span at, const char *name,
+                      term *next);
+
 /* ---- ast_error.c: messages about a token --------------------------------- */
 
 /* Reports a token that the grammar cannot take. expected: the texts of tokens
