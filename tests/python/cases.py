@@ -4,6 +4,7 @@ its tests run, and how far two tensors are apart."""
 import os
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 
@@ -31,6 +32,13 @@ def fails(status, words, call, *args, **named):
         assert words in str(error), str(error)
         return
     raise AssertionError("nothing was raised")
+
+
+def on_four_threads(work):
+    """work() on four threads at once; what one raises, the test raises."""
+    with ThreadPoolExecutor(4) as crowd:
+        for one in [crowd.submit(work) for _ in range(4)]:
+            one.result()
 
 
 class Skipped(Exception):

@@ -2,12 +2,11 @@
 on the streams of their owner. Prints `ok NAME` or `not ok NAME` a test."""
 
 import sys
-import threading
 import traceback
 
 import torch
 
-from cases import dil, fails
+from cases import dil, fails, on_four_threads
 
 SEGMENTS = 256, 512, 1024
 NESTED = """pattern p { heads 4; head_dim 64; dtype %s; causal;
@@ -99,7 +98,7 @@ def another_stream_than_torchs():
 
 
 def several_threads():
-    kernel, wrong = kernel_of(), []
+    kernel = kernel_of()
     q, k, v = tensors(1024)
     want = kernel(q, k, v).clone()
     torch.cuda.synchronize()
@@ -109,15 +108,9 @@ def several_threads():
         with torch.cuda.stream(stream):
             for _ in range(30):
                 o = kernel(q, k, v, stream=stream.cuda_stream)
-                if not torch.equal(o, want):
-                    wrong.append(1)
+                assert torch.equal(o, want)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, len(wrong)
+    on_four_threads(work)
 
 
 def inputs_on_the_device():

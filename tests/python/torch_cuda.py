@@ -4,12 +4,11 @@ what is refused. Prints `ok NAME` or `not ok NAME` a test."""
 
 import gc
 import sys
-import threading
 
 import torch
 from torch.utils import checkpoint
 
-from cases import Skipped, fails, run_tests
+from cases import Skipped, fails, on_four_threads, run_tests
 from gathers import gathered, near
 import dil.torch
 
@@ -196,26 +195,19 @@ def test_tensors_go_right_after_the_call():
 
 
 def test_threads_with_streams():
-    x, wrong = tensors(512), []
+    x = tensors(512)
     right = torch.autograd.grad(attention(*x, CAUSAL).float().sum(), x)
     torch.cuda.synchronize()
 
     def work():
-        wrong.append(1)
         mine = [y.detach().requires_grad_() for y in x]
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(20):
                 o = attention(*mine, CAUSAL)
                 found = torch.autograd.grad(o.float().sum(), mine)
                 assert all(map(torch.equal, found, right))
-        wrong.pop()
 
-    crowd = [threading.Thread(target=work) for _ in range(4)]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
-    assert not wrong, len(wrong)
+    on_four_threads(work)
 
 
 def test_autocast():
