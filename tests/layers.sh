@@ -134,8 +134,8 @@ rule "a file that a comment or a document names is there" \
           print FILENAME ":" FNR ": " name
       }
     }' - name_of='[A-Za-z0-9_./*-]*[A-Za-z0-9_][.](cuh|cu|def|sh|c|h)' \
-    $(git ls-files compiler runtime grammar templates tests Makefile '*.md' |
-      grep -E '\.([chly]|def|cuh?|sh|awk|md)$|Makefile$' |
+    $(git ls-files compiler runtime grammar templates tests Makefile '*.m[dk]' |
+      grep -E '\.([chly]|def|cuh?|sh|awk|m[dk])$|Makefile$' |
       grep -vE '^tests/(golden|abi)/'))"
 
 # ---- libraries of others ----------------------------------------------------

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 sources() {
-  git ls-files -- "$@" | grep -E '\.(c|h|l|y|def|sh|py|cu|cuh|in)$' || true
+  git ls-files -- "$@" | grep -E '\.(c|h|l|y|def|sh|py|mk|cu|cuh|in)$' || true
 }
 
 printf '%-28s %6s %6s\n' folder files lines
