@@ -179,17 +179,6 @@ static void join_devices(const driver_request *r, compilation *c) {
                 t->name, (long long)t->devices);
 }
 
-/* The GPUs of a ring have no gradients yet. */
-static void refuse_gpu_ring(const compilation *c) {
-  const topology *t = c->topology;
-  if (!t) return;
-  diag_report(c->diag, SEVERITY_ERROR, c->kernel ? c->kernel->at : t->at,
-              "ranks on processors have gradients, and so has one GPU without "
-              "a topology",
-              "gradients on GPUs of topology '%s' are not supported by this "
-              "build", t->name);
-}
-
 /* Takes the topology and the schedule's knobs, and reports at its place what no
  * link or back end of this build supports. */
 dil_status stage_place(const driver_request *r, compilation *c) {
@@ -202,8 +191,6 @@ dil_status stage_place(const driver_request *r, compilation *c) {
   if (status) return status;
   if (c->topology) join_devices(r, c);
   c->direction = k && k->backward ? DIL_BACKWARD : r->direction;
-  if (c->direction == DIL_BACKWARD && r->device == KNOB_CUDA)
-    refuse_gpu_ring(c);
   if (k && k->schedule)
     schedule_read(c->arena, c->diag, k->schedule,
                   r->device ? r->device : KNOB_ANY, &c->knobs);

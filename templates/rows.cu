@@ -1,6 +1,6 @@
 // rows.cu - the kernels of a ring's rank besides attention. They pack rows into
-// a message, spread a message over the places of its rows, and make random rows
-// by their numbers. Any rank can therefore make any random row again.
+// a message, spread a message over the places of its rows or add it to them, and
+// make random rows by their numbers. Any rank can therefore make any random row again.
 
 #include "templates/shared/ptx.cuh"
 #include "templates/rows.h"
@@ -24,6 +24,15 @@ __device__ __forceinline__ int run_of(const dil_rows &p, long long row) {
 }
 
 template <class Unit>
+__device__ __forceinline__ void add_unit(Unit *to, const Unit *from) {
+  float *sums = (float *)to;
+  const float *more = (const float *)from;
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Unit) / sizeof(float)); i++)
+    sums[i] += more[i];
+}
+
+template <class Unit>
 __device__ __forceinline__ void move_unit(const dil_rows &p, long long item) {
   int units = p.k_units + p.v_units;
   long long row = item / units, batch = row / p.rows;
@@ -41,7 +50,8 @@ __device__ __forceinline__ void move_unit(const dil_rows &p, long long item) {
                 batch * stride[0] + at * stride[1] + run.kv * stride[2];
   if (value) unit -= p.k_units;
   Unit *there = (Unit *)place + unit, *here = (Unit *)p.message + item;
-  if (p.spread) *there = *here;
+  if (p.how == DIL_ROWS_ADD) add_unit(there, here);
+  else if (p.how == DIL_ROWS_SPREAD) *there = *here;
   else *here = *there;
 }
 

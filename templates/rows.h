@@ -11,6 +11,10 @@ enum {
   DIL_ROWS_RANDOM_BYTES = 80
 };
 
+/* From the places to the message; from the message to the places; f32 of the
+ * message added to the places. */
+enum { DIL_ROWS_PACK, DIL_ROWS_SPREAD, DIL_ROWS_ADD };
+
 /* Rows of one K/V head, at positions low + offset[first + i] + n * period. */
 typedef struct dil_rows_run {
   long long low, period;
@@ -24,7 +28,7 @@ typedef struct dil_rows {
   const dil_rows_run *run;
   const int *offset;
   int runs;
-  int spread;              /* from the message to the places */
+  int how;               /* DIL_ROWS_... */
   int unit_bytes;        /* of the units that rows are copied by: 16, 4 or 2 */
   int k_units, v_units;  /* of a row */
   long long rows, items; /* of a batch row; units of all of them */

@@ -154,6 +154,8 @@ dil_status session_ranks_turn(session_ranks *t,
   t->backward = call;
   if (!status && t->job)
     status = rank_group_hold_gradients(t->group, call, gradient_setup_number());
+  if (!status)
+    status = rank_group_load_gradients(t->group, call, gradient_setup_number());
   if (status) session_job_fail(t);
   return status;
 }
@@ -215,6 +217,9 @@ static dil_status fetch_row(void *owner, int64_t b, int64_t n, int64_t h) {
 
 dil_status session_ranks_fetch(session_ranks *t, call_setup *b) {
   if (t->job) return DIL_OK;
+  dil_status status =
+      t->backward ? rank_group_fetch_gradients(t->group) : DIL_OK;
+  if (status) return status;
   if (!b->absent) return rank_group_fetch(t->group, &b->call);
   b->bring = fetch_row;
   b->owner = t;

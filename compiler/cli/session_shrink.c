@@ -90,6 +90,9 @@ static dil_status shrink_go_on(session_ranks *t, const bool *lost) {
     status = rank_group_hold_gradients(t->group, t->backward,
                                        gradient_setup_number());
   if (!status) status = rank_group_load(t->group, t->call);
+  if (!status && t->backward)
+    status = rank_group_load_gradients(t->group, t->backward,
+                                       gradient_setup_number());
   return status ? status : rank_group_join(t->group);
 }
 

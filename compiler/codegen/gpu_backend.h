@@ -53,6 +53,7 @@ typedef struct gpu_request {
   FILE *cuda, *ptxas;      /* not NULL: receive the source and ptxas' report */
   bool full_sequences_only; /* no call is a shard of a longer sequence (no
                                dil_shard) */
+  bool gradients_of_shards; /* gradients may be those of a dil_shard */
   bool deferred;           /* deferred variants (see gpu_backend.deferred) get
                               no cubin */
   const atomic_bool *stop; /* not NULL: setting it cancels the compilation */

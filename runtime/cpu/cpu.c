@@ -426,7 +426,7 @@ dil_status cpu_kernel_backward_shard(cpu_kernel *kernel, dil_threads *threads,
                                      const dil_shard *shard) {
   cpu_run r = cpu_kernel_run_new(kernel, threads, &call->forward, shard);
   dil_status status = cpu_kernel_check_shard(&r);
-  if (!status) status = gradient_shard_check(&r, call);
+  if (!status) status = dil_gradient_shard_check(&r, call);
   if (!status) status = cpu_kernel_bind_gradients(kernel, &r);
   if (status || is_empty(&r)) return status;
   char *memory = pool_take(scratch, gradient_shard_bytes(&r, call));
@@ -441,7 +441,7 @@ dil_status cpu_kernel_row_numbers(cpu_kernel *kernel, dil_threads *threads,
                                   const dil_shard *shard, float *numbers) {
   cpu_run r = cpu_kernel_run_new(kernel, threads, &call->forward, shard);
   dil_status status = cpu_kernel_check_shard(&r);
-  if (!status) status = gradient_shard_check(&r, call);
+  if (!status) status = dil_gradient_shard_check(&r, call);
   if (!status) status = cpu_kernel_bind_gradients(kernel, &r);
   return status ? status : gradient_shard_numbers(&r, call, numbers);
 }

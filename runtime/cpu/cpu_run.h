@@ -72,6 +72,9 @@ DIL_API dil_status dil_grid_check_lengths(const dil_table *table,
                                           const dil_call *call);
 /* The same, and against r->shard, which is set. */
 DIL_API dil_status dil_shard_check(cpu_run *r);
+/* gradient_shard.c: the tensors of a call for the gradients of such a shard. */
+DIL_API dil_status dil_gradient_shard_check(const cpu_run *r,
+                                            const dil_backward_call *call);
 /* DIL_USAGE unless the tensor has this shape and dtype, and memory that is
  * aligned, its last dimension contiguous. */
 dil_status cpu_run_check_tensor(const char *name, const dil_tensor *t,

@@ -57,9 +57,7 @@ void gradient_store_inputs(const cpu_gradient_run *g);
 
 /* ---- gradient_shard.c: a shard of a sequence ----------------------------- */
 
-/* As gradient_run_check, gradient_run_bytes and gradient_run_all, of a run whose
- * shard is checked. */
-dil_status gradient_shard_check(const cpu_run *r, const dil_backward_call *call);
+/* As gradient_run_bytes and gradient_run_all, of a run whose shard is checked. */
 int64_t gradient_shard_bytes(cpu_run *r, const dil_backward_call *call);
 dil_status gradient_shard_run(cpu_run *r, const dil_backward_call *call,
                               char *memory);

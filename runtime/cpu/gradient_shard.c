@@ -23,8 +23,8 @@ static dil_status check_sums(const char *name, const dil_tensor *sums,
   return sums->data ? cpu_run_check_tensor(name, sums, DIL_F32, want) : DIL_OK;
 }
 
-dil_status gradient_shard_check(const cpu_run *r,
-                                const dil_backward_call *c) {
+dil_status dil_gradient_shard_check(const cpu_run *r,
+                                    const dil_backward_call *c) {
   const dil_call *f = &c->forward;
   bool joint = !combine_is_additive(r->table);
   dil_status status =

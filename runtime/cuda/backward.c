@@ -29,7 +29,7 @@ static bool backward_has_states(const backward_run *b) {
 
 /* ---- checking ------------------------------------------------------------ */
 
-static dil_status backward_refuse(const dil_cuda_kernel *kernel) {
+dil_status backward_refuse(const dil_cuda_kernel *kernel) {
   const dil_table *t = kernel->table;
   for (int32_t p = 0; t->detached && p < t->pass_count; p++)
     if (t->passes[p].branches & (t->passes[p].branches - 1))
@@ -51,8 +51,7 @@ dil_status backward_check(dil_cuda_kernel *kernel,
   return status;
 }
 
-/* Returns whether the gradient of an input is wanted that some score reads. */
-static bool backward_wants_scores(const backward_run *b) {
+bool backward_wants_scores(const backward_run *b) {
   const dil_table *t = b->kernel->table;
   for (int32_t i = 0; i < t->input_count; i++)
     if (b->call->inputs[i].data && t->inputs[i].in_scores) return true;
@@ -165,8 +164,7 @@ static gradient_target backward_target_of(const backward_run *b, char *base,
   return (gradient_target){.to = to, .sums = sums};
 }
 
-/* The strides of [B, N, H] of what is [B, H, N]. */
-static void backward_take_call_lse(gradient_run *g, const dil_tensor *lse) {
+void gradient_take_lse(gradient_run *g, const dil_tensor *lse) {
   g->lse = lse->data;
   g->lse_stride[0] = lse->stride[0];
   g->lse_stride[1] = lse->stride[2];
@@ -180,10 +178,11 @@ static void backward_place(backward_run *b, char *base) {
                       .o = c->forward.o,
                       .lse_gradient = &c->lse,
                       .facts = (float *)(base + b->at.facts),
+                      .fact_states = 1,
                       .q = backward_target_of(b, base, 0, &c->dq),
                       .k = backward_target_of(b, base, 1, &c->dk),
                       .v = backward_target_of(b, base, 2, &c->dv)};
-  backward_take_call_lse(g, &c->forward.lse);
+  gradient_take_lse(g, &c->forward.lse);
   if (cuda_bounds_bytes(&b->run)) b->run.bounds = base + b->at.bounds;
   b->sums = base + b->at.inputs;
   b->run.workspace = base + b->at.pass;
@@ -243,11 +242,11 @@ static void backward_take_o(backward_run *b, float *o) {
 
 /* ---- passes -------------------------------------------------------------- */
 
-static dil_status backward_run_code(backward_run *b, int32_t p,
+static dil_status backward_run_code(backward_run *b, int32_t p, bool first,
                                     const cuda_code *code) {
   cuda_spans *spans = b->run.device->spans;
   int32_t span = spans_begin(spans, b->run.stream);
-  dil_status status = gradient_pass(&b->gradient, p, p == 0, code);
+  dil_status status = gradient_pass(&b->gradient, p, first, code);
   spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
   return status;
 }
@@ -263,18 +262,16 @@ static dil_status backward_run_inputs(backward_run *b, int32_t p) {
   return status;
 }
 
-static dil_status backward_run_pass(backward_run *b, int32_t p) {
+dil_status backward_run_pass(backward_run *b, int32_t p, bool first) {
   const backward_codes *codes = &b->codes;
-  dil_status status = backward_run_code(b, p, codes->k);
+  dil_status status = backward_run_code(b, p, first, codes->k);
   if (!status && codes->v != codes->k)
-    status = backward_run_code(b, p, codes->v);
-  if (!status) status = backward_run_code(b, p, codes->q);
+    status = backward_run_code(b, p, first, codes->v);
+  if (!status) status = backward_run_code(b, p, first, codes->q);
   return status ? status : backward_run_inputs(b, p);
 }
 
-/* Sinks of the softmax whose facts the rows have: the pattern's (own), and
- * those of branches. */
-static dil_status backward_run_sinks(backward_run *b, bool own,
+dil_status backward_run_sinks(backward_run *b, bool own,
                                      uint64_t branches) {
   return input_sums_sinks(&b->gradient, &b->inputs, own, branches, b->codes.q);
 }
@@ -296,7 +293,7 @@ static dil_status backward_run_additive(backward_run *b) {
     backward_take_lse(b, r.state_lse);
     backward_take_o(b, r.state_o);
     if (!status) status = backward_make_facts(b);
-    if (!status) status = backward_run_pass(b, p);
+    if (!status) status = backward_run_pass(b, p, p == 0);
     if (!status)
       status = backward_run_sinks(b, true, r.table->passes[p].branches);
   }
@@ -315,7 +312,7 @@ static dil_status backward_run_detached(backward_run *b) {
     if (!status) status = backward_advance(b, &r, p);
     backward_take_o(b, r.state_o);
     if (!status) status = backward_make_facts(b);
-    if (!status) status = backward_run_pass(b, p);
+    if (!status) status = backward_run_pass(b, p, p == 0);
     if (!status) status = backward_run_sinks(b, false, t->passes[p].branches);
   }
   b->gradient.o.data = NULL;
@@ -336,7 +333,7 @@ static dil_status backward_run_joint(backward_run *b) {
   if (!status) status = backward_make_facts(b);
   g->only_if = only_if;
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
-    status = backward_run_pass(b, p);
+    status = backward_run_pass(b, p, p == 0);
   g->only_if = NULL;
   return status ? status : backward_run_sinks(b, true, UINT64_MAX);
 }

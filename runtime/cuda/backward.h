@@ -36,9 +36,20 @@ typedef struct backward_run {
 /* Checks a call on a kernel's device, and begins to fill `b`. */
 dil_status backward_check(dil_cuda_kernel *kernel,
                           const dil_backward_call *call, backward_run *b);
+/* Refuses a plan that no kernel of gradients takes. */
+dil_status backward_refuse(const dil_cuda_kernel *kernel);
+/* Returns whether the gradient of an input is wanted that some score reads. */
+bool backward_wants_scores(const backward_run *b);
+/* The gradient takes its lse from a call's, [B, H, N]. */
+void gradient_take_lse(gradient_run *g, const dil_tensor *lse);
 /* Does all that comes before the device has work to do: the codes, there, and
  * the workspace. The device, where there is one, is entered. */
 dil_status backward_prepare(backward_run *b);
+/* The launches of a pass, whose gradients are the first or are added; and those of
+ * the sinks of the softmax whose facts the rows have: the pattern's (own), and
+ * those of branches. */
+dil_status backward_run_pass(backward_run *b, int32_t p, bool first);
+dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
 /* backward_fast.c: the codes of the fast kernels, there; the bytes of the sums to
  * which the fused form adds dQ, 0 where the call does not take it; the launches,
  * where the call suits them. The general kernels then work only if some sum was

@@ -55,6 +55,23 @@ dil_status kernel_backward_time(dil_cuda_kernel *kernel,
                                 const dil_backward_call *call,
                                 double *seconds);
 
+/* ---- backward_shard.c ---------------------------------------------------- */
+
+/* Adds to dq, dk and dv of the call, which are f32, and to shard->inputs what the
+ * shard's pairs give, on a stream: see cpu_kernel_backward_shard in cpu.h. All
+ * memory is the device's. */
+dil_status kernel_backward_shard(dil_cuda_kernel *kernel,
+                                 const dil_backward_call *call,
+                                 const dil_shard *shard, void *stream);
+/* Writes the numbers of rows that travel: [B, N, heads][backward_states], each an
+ * lse and a delta as kernels take them. See cpu_kernel_row_numbers. */
+dil_status kernel_row_numbers(dil_cuda_kernel *kernel,
+                              const dil_backward_call *call,
+                              const dil_shard *shard, float *numbers,
+                              void *stream);
+/* See cpu_kernel_asks_states. */
+bool kernel_asks_states(const dil_cuda_kernel *kernel);
+
 /* ---- backward_estimate.c ------------------------------------------------- */
 
 dil_status kernel_backward_describe(dil_cuda_kernel *kernel,

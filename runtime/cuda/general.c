@@ -197,10 +197,23 @@ static int64_t general_fill_tiles(const cuda_run *r, int32_t pass, bool keys,
   return (int64_t)p->cells * p->parts * p->residues * p->blocks * heads;
 }
 
+/* The run whose rows are the keys of `call`. */
+static cuda_run general_turn(const cuda_run *call, dil_shard *turned) {
+  cuda_run run = *call;
+  run.N = call->M;
+  if (!call->shard) return run;
+  *turned = *call->shard;
+  turned->queries = call->shard->keys;
+  turned->keys = call->shard->queries;
+  run.M = call->N;
+  run.shard = turned;
+  return run;
+}
+
 static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
                                const cuda_code *code, dil_params *p) {
-  cuda_run run = *call, *r = &run;
-  if (keys) run.N = call->M;
+  dil_shard turned;
+  const cuda_run run = keys ? general_turn(call, &turned) : *call, *r = &run;
   int32_t tile_rows = code->about.tile_rows;
   int64_t segment = general_shortest_segment(r->table, pass);
   int32_t pack = keys ? 1 : general_pack(r, pass, tile_rows, segment);
@@ -241,6 +254,7 @@ static void general_fill_place(const cuda_run *r, dil_params *p) {
   p->key_rows = (int)keys.count;
   p->batch = shard ? shard->batch : 0;
   p->head = shard ? shard->head : 0;
+  p->left_out = shard ? shard->left_out : 0;
   p->heads = r->table->heads;
 }
 

@@ -57,6 +57,7 @@ static void gradient_fill(const gradient_run *g, bool first,
     p->lse_gradient_stride[2] = g->lse_gradient->stride[1];
   }
   p->facts = g->facts;
+  p->fact_states = g->fact_states;
   p->only_if = g->only_if;
   p->q = gradient_view(&g->q, first);
   p->k = gradient_view(&g->k, first);

@@ -111,6 +111,24 @@ void input_sums_plan(const cuda_run *r, const dil_tensor *gradients,
                                SUM_BYTES / out->count, &out->of[i]);
 }
 
+/* Sums that were to be the gradient itself get one copy, as they would have were
+ * the gradient of another type. */
+void input_sums_add_to(input_sums *s, double *sums) {
+  for (int32_t i = 0; i < s->count; i++) {
+    dil_input_sums *of = &s->of[i];
+    int64_t stride = 1, copies = (int64_t)of->lists * of->copies;
+    for (int32_t axis = 3; axis >= 0; axis--) {
+      of->stride[axis] = of->gradient_stride[axis] = stride;
+      stride *= of->dim[axis];
+    }
+    of->direct = false;
+    of->gradient = sums;
+    of->gradient_type = DIL_INPUT_SUM;
+    s->bytes[i] = round_up(of->count * copies * (int64_t)sizeof(double), 256);
+    sums += of->count;
+  }
+}
+
 int64_t input_sums_bytes(const input_sums *s) {
   int64_t bytes = 0;
   for (int32_t i = 0; i < s->count; i++) bytes += s->bytes[i];

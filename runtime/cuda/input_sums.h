@@ -17,6 +17,9 @@ typedef struct input_sums {
  * a thread block that goes over pairs. */
 void input_sums_plan(const cuda_run *r, const dil_tensor *gradients,
                      int32_t warps, input_sums *out);
+/* Lets the ends add the sums to float64 sums, those of one gradient after the
+ * other. */
+void input_sums_add_to(input_sums *s, double *sums);
 int64_t input_sums_bytes(const input_sums *s);
 /* Gives the sums their memory, and sets them to 0. `code` makes dQ, here and
  * below. */

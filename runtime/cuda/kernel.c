@@ -226,8 +226,8 @@ dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
 
 /* Points `state_o` and `state_lse` at the state of pass p of a shard. */
 static void kernel_choose_state(cuda_run *r, int32_t p) {
-  int64_t before =
-      combine_is_additive(r->table) ? p * kernel_rows_of_state(r) : 0;
+  bool apart = combine_is_additive(r->table) || r->shard->by_pass;
+  int64_t before = apart ? p * kernel_rows_of_state(r) : 0;
   r->state_o = r->shard->o + before * r->table->value_dim;
   r->state_lse = r->shard->lse + before;
 }
@@ -335,9 +335,15 @@ int32_t kernel_states(const dil_cuda_kernel *kernel) {
 
 static dil_status kernel_begin_states(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general;
+  bool alone = r->shard->by_pass && !combine_is_additive(r->table);
   dil_status status = codes_take_last(&k->codes, &general);
   kernel_choose_state(r, 0);
-  return status ? status : general_begin(r, general);
+  if (status || !alone) return status ? status : general_begin(r, general);
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++) {
+    kernel_choose_state(r, p);
+    status = general_begin_alone(r, p, general);
+  }
+  return status;
 }
 
 static dil_status kernel_end_states(dil_cuda_kernel *k, cuda_run *r) {

@@ -21,6 +21,7 @@ typedef struct group_rank {
   ring_gradients sums;   /* of the last run backward, in `sum_memory` of the
                             device */
   void *sum_memory;
+  void *fetched;         /* a GPU's sums on the host, in `sums`; or NULL */
   dil_tensor held_output[PROGRESSIONS_MOST], /* copies of dO and dlse in */
       held_lse[PROGRESSIONS_MOST];           /* `gradient_store`; a rank that */
   void *gradient_store;                      /* does not hold them has views */

@@ -297,8 +297,13 @@ dil_status rank_group_backward(rank_group *c, const dil_backward_call *call) {
   c->call = &call->forward;
   c->backward = call;
   dil_status status = c->task.link ? run_alone(c) : run_all(c);
-  if (!status && !c->task.link) status = rank_gradients_store(c);
+  if (!status && !c->task.link && !c->task.gpu)
+    status = rank_gradients_store(c);
   return status;
+}
+
+dil_status rank_group_fetch_gradients(rank_group *c) {
+  return c->task.gpu && !c->task.link ? rank_gradients_store(c) : DIL_OK;
 }
 
 dil_status rank_group_join(rank_group *c) {

@@ -79,8 +79,19 @@ dil_status rank_group_fetch_row(rank_group *c, const dil_call *call,
 dil_status rank_group_run(rank_group *c, const dil_call *call);
 /* The gradients of a call that rank_group_run has run, with its o and lse: the
  * ranks write dq, dk, dv and the gradients of inputs, f32 or in their own type.
- * Where several ranks add to one element, they do so in the order of ranks. */
+ * Where several ranks add to one element, they do so in the order of ranks. Ranks
+ * on GPUs have dO and dlse from rank_group_load_gradients, and leave their sums on
+ * the devices until rank_group_fetch_gradients. */
 dil_status rank_group_backward(rank_group *c, const dil_backward_call *call);
+/* Ranks on GPUs: the first copies dO and dlse of each rank's rows to its device
+ * after rank_group_load; dO without data stands for random numbers, of tensor
+ * `number`. The second adds up the sums of the last run and writes the call's
+ * gradients; in a process that is one rank, rank_group_collect_gradients does. On
+ * the processor both do nothing. */
+dil_status rank_group_load_gradients(rank_group *c,
+                                     const dil_backward_call *call,
+                                     uint32_t number);
+dil_status rank_group_fetch_gradients(rank_group *c);
 const rank_report *rank_group_report(const rank_group *c, int32_t rank);
 /* For a process that is one rank. q, k and v of the call, of any float type,
  * are memory that every rank can read (mapped files); without data they stand
@@ -91,7 +102,8 @@ const rank_report *rank_group_report(const rank_group *c, int32_t rank);
 dil_status rank_group_hold(rank_group *c, const dil_call *call);
 
 /* The same for dO and dlse of a run backward: dO without data stands for random
- * numbers, of tensor `number`; dlse has data, or is 0. */
+ * numbers, of tensor `number`; dlse has data, or is 0. On a GPU
+ * rank_group_load_gradients does so. */
 dil_status rank_group_hold_gradients(rank_group *c,
                                      const dil_backward_call *call,
                                      uint32_t number);

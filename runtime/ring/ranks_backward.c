@@ -43,10 +43,16 @@ static int64_t lay_out(const group_rank *m, ring_gradients *g, char *at) {
   return bytes + inputs * (int64_t)sizeof(double);
 }
 
-/* dO and dlse of the rank's rows: its own copies, or the call's. */
+/* dO and dlse of the rank's rows: its own copies, on its GPU or here, or the
+ * call's. */
 static void view_given(const group_rank *m, const dil_backward_call *call,
                        dil_tensor output[PROGRESSIONS_MOST],
                        dil_tensor lse[PROGRESSIONS_MOST]) {
+  if (m->resident.shared) {
+    memcpy(output, m->resident.output, sizeof m->resident.output);
+    memcpy(lse, m->resident.lse, sizeof m->resident.lse);
+    return;
+  }
   if (!m->gradient_store) {
     rank_view_rows(m, &call->forward, &call->output, false, output);
     rank_view_lse(m, &call->forward, &call->lse, lse);
@@ -73,7 +79,23 @@ dil_status rank_gradients_begin(group_rank *m) {
 void rank_gradients_free(group_rank *m) {
   ring_device *d = rank_device(m);
   if (m->sum_memory && d) d->calls->give(d, m->sum_memory);
-  m->sum_memory = NULL;
+  free(m->fetched);
+  m->sum_memory = m->fetched = NULL;
+}
+
+/* Brings the sums of a GPU to the host. */
+static dil_status fetch_sums(group_rank *m) {
+  ring_device *d = rank_device(m);
+  ring_gradients sums = {0};
+  if (d->calls->on_host || m->fetched || !m->sum_memory) return DIL_OK;
+  int64_t bytes = lay_out(m, &sums, NULL);
+  m->fetched = aligned_alloc(64, (size_t)round_up(bytes, 64) + 64);
+  if (!m->fetched)
+    return dil_fail(DIL_MEMORY, "no memory for the gradients of rank %d",
+                    m->rank);
+  dil_status status = d->calls->read(d, m->fetched, m->sum_memory, bytes);
+  if (!status) lay_out(m, &m->sums, m->fetched);
+  return status;
 }
 
 /* ---- dO of a rank that is a process --------------------------------------- */
@@ -114,6 +136,7 @@ dil_status rank_group_hold_gradients(rank_group *c,
                                      const dil_backward_call *call,
                                      uint32_t number) {
   group_rank *m = c->rank[c->task.rank];
+  if (c->task.gpu) return DIL_OK;
   dil_threads *threads = dil_threads_new(c->task.threads);
   if (!threads) return dil_fail_text(DIL_MEMORY, dil_last_error());
   int64_t bytes = lay_out_given(m, call, NULL);
@@ -126,6 +149,25 @@ dil_status rank_group_hold_gradients(rank_group *c,
   if (!status) lay_out_given(m, call, m->gradient_store);
   if (!status) status = fill_given(m, threads, call, number);
   dil_threads_free(threads);
+  return status;
+}
+
+static dil_status load_given(group_rank *m, const dil_backward_call *call,
+                             uint32_t number) {
+  resident_shard shard = rank_shard(m, &call->forward);
+  dil_tensor output[PROGRESSIONS_MOST], lse[PROGRESSIONS_MOST];
+  rank_view_rows(m, &call->forward, &call->output, false, output);
+  rank_view_lse(m, &call->forward, &call->lse, lse);
+  return resident_place_gradients(&m->resident, &shard, number, output, lse);
+}
+
+dil_status rank_group_load_gradients(rank_group *c,
+                                     const dil_backward_call *call,
+                                     uint32_t number) {
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; c->task.gpu && i < mesh_ranks(&c->task.mesh); i++)
+    if ((!c->task.link || i == c->task.rank) && !status)
+      status = load_given(c->rank[i], call, number);
   return status;
 }
 
@@ -193,12 +235,13 @@ dil_status rank_gradients_store(rank_group *c) {
   dil_status status = DIL_OK;
   dil_threads *threads = dil_threads_new(ranks * c->task.threads);
   if (!threads) return dil_fail_text(DIL_MEMORY, dil_last_error());
-  for (int32_t i = 0; i < ranks; i++) {
+  for (int32_t i = 0; i < ranks && !status; i++) status = fetch_sums(c->rank[i]);
+  for (int32_t i = 0; i < ranks && !status; i++) {
     int32_t owner = owner_of(c->rank[i]);
     if (owner != i)
       add_keys(&c->rank[i]->sums.keys, &c->rank[owner]->sums.keys);
   }
-  add_inputs(c);
+  if (!status) add_inputs(c);
   for (int32_t i = 0; i < ranks && !status; i++)
     status = store_rank(c->rank[i], threads);
   dil_threads_free(threads);
@@ -279,13 +322,16 @@ static dil_status collect_rank(group_rank *m, dil_link *world,
   ring_gradients g = {0};
   int64_t bytes = lay_out(m, &g, NULL);
   bool own = m->rank == world->rank;
-  char *memory = own ? m->sum_memory : malloc((size_t)bytes + 1);
+  dil_status status = own ? fetch_sums(m) : DIL_OK;
+  if (status) return status;
+  char *kept = m->fetched ? m->fetched : m->sum_memory;
+  char *memory = own ? kept : malloc((size_t)bytes + 1);
   if (!memory)
     return dil_fail(DIL_MEMORY, "no memory for the gradients of rank %d",
                     m->rank);
   link_heartbeat(world);
   lay_out(m, &g, memory);
-  dil_status status = rank_send_first(world, m->rank, memory, bytes);
+  status = rank_send_first(world, m->rank, memory, bytes);
   if (!status && world->rank == 0) status = take_rank(m, threads, all, &g);
   if (!own) free(memory);
   return status;

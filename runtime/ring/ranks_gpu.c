@@ -23,9 +23,14 @@ dil_status resident_open(const rank_group_gpu *shared, const dil_table *table,
   return status;
 }
 
-static void give_all(resident *r) {
-  while (r->memory_count > 0)
+/* Gives back what was taken behind the first `kept`. */
+static void give_behind(resident *r, int32_t kept) {
+  while (r->memory_count > kept)
     r->shared->cuda->give(r->gpu, r->memory[--r->memory_count]);
+}
+
+static void give_all(resident *r) {
+  give_behind(r, 0);
   r->bytes = 0;
 }
 
@@ -98,16 +103,22 @@ static void copy_lse(const dil_tensor *t, char **at, bool unpack) {
   lse_copy(*t, at, unpack);
 }
 
-/* Makes q, k or v (tensor 0, 1, 2) on the device: the host's rows, or random
- * numbers. */
+/* Makes rows on the device: the host's, or the random numbers of `place`. */
+static dil_status place_rows(resident *r, dil_dtype dtype,
+                             const dil_normal_place *place,
+                             const dil_tensor *host, dil_tensor *made) {
+  dil_status status = take_tensor(r, host, dtype, made);
+  if (status) return status;
+  if (host->data) return copy_up(r, host, made);
+  return r->shared->cuda->normal(r->device, made, place);
+}
+
+/* The same of q, k or v (tensor 0, 1, 2). */
 static dil_status place_rows_of(resident *r, const resident_shard *p,
                                 int32_t tensor, int32_t progression,
                                 const dil_tensor *host, dil_tensor *made) {
   dil_normal_place place = shard_normals(p, tensor, progression);
-  dil_status status = take_tensor(r, host, p->dtype, made);
-  if (status) return status;
-  if (host->data) return copy_up(r, host, made);
-  return r->shared->cuda->normal(r->device, made, &place);
+  return place_rows(r, p->dtype, &place, host, made);
 }
 
 /* Fills an output with NaN, so that rows that a run leaves out show up. */
@@ -156,6 +167,37 @@ dil_status resident_place(resident *r, const dil_call *call,
     status = place_comb(r, shard, i);
   for (int32_t i = 0; i < call->input_count && !status; i++)
     status = place_input(r, &call->inputs[i], &r->inputs[i]);
+  r->gradients = r->memory_count;
+  return status;
+}
+
+/* lse is [B, H, N]: its numbers are copied one by one. */
+static dil_status place_lse(resident *r, const dil_tensor *host,
+                            dil_tensor *made) {
+  char *whole;
+  dil_status status = take_tensor(r, host, DIL_F32, made);
+  if (!status) status = take_whole(made, &whole);
+  if (status) return status;
+  char *at = whole;
+  lse_copy(*host, &at, false);
+  if (bytes_of(made))
+    status = r->shared->cuda->upload(r->gpu, made->data, whole, bytes_of(made));
+  free(whole);
+  return status;
+}
+
+dil_status resident_place_gradients(resident *r, const resident_shard *shard,
+                                    uint32_t number, const dil_tensor *output,
+                                    const dil_tensor *lse) {
+  dil_status status = DIL_OK;
+  give_behind(r, r->gradients);
+  for (int32_t i = 0; i < PROGRESSIONS_MOST && !status; i++) {
+    dil_normal_place place = shard_normals(shard, 0, i);
+    place.tensor = number;
+    status = place_rows(r, shard->dtype, &place, &output[i], &r->output[i]);
+    r->lse[i] = lse[i];
+    if (!status && lse[i].data) status = place_lse(r, &lse[i], &r->lse[i]);
+  }
   return status;
 }
 

@@ -38,8 +38,10 @@ typedef struct resident {
   ring_rows rows;          /* on the device */
   dil_tensor inputs[DIL_INPUT_MAX];
   int64_t bytes;           /* of all these tensors */
-  void *memory[5 * PROGRESSIONS_MOST + DIL_INPUT_MAX];
-  int32_t memory_count;
+  /* dO and dlse of a run backward; data NULL: dlse is 0. */
+  dil_tensor output[PROGRESSIONS_MOST], lse[PROGRESSIONS_MOST];
+  void *memory[7 * PROGRESSIONS_MOST + DIL_INPUT_MAX];
+  int32_t memory_count, gradients; /* gradients: from here on, of dO and dlse */
 } resident;
 
 /* Opens the device of a rank and makes the plan's kernel there. The caller
@@ -51,6 +53,12 @@ void resident_close(resident *r);
  * there, and fills o and lse with NaN. It frees the shard before. */
 dil_status resident_place(resident *r, const dil_call *call,
                           const resident_shard *shard);
+/* Copies dO and dlse of that shard to its device: the host's views of them. dO
+ * without data stands for random numbers, of tensor `number`. The shard is there
+ * already. */
+dil_status resident_place_gradients(resident *r, const resident_shard *shard,
+                                    uint32_t number, const dil_tensor *output,
+                                    const dil_tensor *lse);
 /* Copies o and lse back to the host's views. */
 dil_status resident_fetch(resident *r, const ring_rows *host);
 

@@ -183,12 +183,14 @@ static dil_status pack_returns(ring_work *w, int32_t step,
   dil_status status = DIL_OK;
   for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
     route *r = return_route(w->keys, step, p, false);
-    if (r->rows) status = w->device->calls->pack(w->device, r, keys, at);
+    if (r->rows)
+      status = w->device->calls->pack(w->device, RING_SUMS, r, keys, at);
     at += dkv_bytes(w, r);
   }
   for (int32_t p = 0; w->queries && p < EXCHANGE_PHASES && !status; p++) {
     route *r = return_route(w->queries, step, p, false);
-    if (r->rows) status = w->device->calls->pack(w->device, r, dq, at);
+    if (r->rows)
+      status = w->device->calls->pack(w->device, RING_SUMS, r, dq, at);
     at += ring_dq_bytes(w, r);
   }
   return status;
@@ -316,7 +318,7 @@ static dil_status post_return(ring_work *w, int32_t step) {
   r->facts.sent += b->outgoing_bytes;
   r->facts.received += b->incoming_bytes;
   b->posted = true;
-  return w->device->calls->post(w->device, r->link, step, &t);
+  return w->device->calls->post(w->device, RING_SUMS, r->link, step, &t);
 }
 
 static dil_status wait_return(ring_work *w, int32_t step) {
@@ -459,9 +461,6 @@ static dil_status begin_sums(ring_work *w) {
 }
 
 dil_status ring_backward(ring_work *w) {
-  if (!w->device->calls->backward)
-    return dil_fail(DIL_UNSUPPORTED, "device '%s' has no gradients of ranks in "
-                    "this build", w->device->calls->name);
   dil_status status = w->device->calls->start(w->device);
   if (!status) status = begin_sums(w);
   if (!status) status = make_states(w);

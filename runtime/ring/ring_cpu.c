@@ -88,9 +88,10 @@ static dil_status move_rows(const route *r, const ring_keys *keys,
   return DIL_OK;
 }
 
-static dil_status pack(ring_device *d, route *r, const ring_keys *keys,
-                       void *message) {
+static dil_status pack(ring_device *d, ring_lane lane, route *r,
+                       const ring_keys *keys, void *message) {
   (void)d;
+  (void)lane;
   return move_rows(r, keys, message, pack_row);
 }
 
@@ -158,9 +159,10 @@ static bool asks_states(const ring_device *d) {
 
 /* ---- messages ------------------------------------------------------------ */
 
-static dil_status post(ring_device *d, dil_link *link, int32_t slot,
-                       const link_transfer *t) {
+static dil_status post(ring_device *d, ring_lane lane, dil_link *link,
+                       int32_t slot, const link_transfer *t) {
   (void)d;
+  (void)lane;
   return link->calls->post(link, slot, t);
 }
 

@@ -35,6 +35,10 @@ typedef struct dil_normal_place {
   int32_t batch, head, whole_heads; /* batch, head: the first ones held */
 } dil_normal_place;
 
+/* The messages of a rank: rows of its own; and sums that its passes make, which
+ * leave while later passes run. */
+typedef enum ring_lane { RING_ROWS, RING_SUMS, RING_LANES } ring_lane;
+
 typedef struct ring_device_calls {
   const char *name;
   bool on_host;              /* its memory is the host's, and it does each
@@ -47,8 +51,8 @@ typedef struct ring_device_calls {
   void (*give)(ring_device *d, void *memory);
   /* pack gathers the rows of a route from `keys` into a message; spread
    * scatters a message into `keys`. `keys` is the sender's shard. */
-  dil_status (*pack)(ring_device *d, route *r, const ring_keys *keys,
-                     void *message);
+  dil_status (*pack)(ring_device *d, ring_lane lane, route *r,
+                     const ring_keys *keys, void *message);
   dil_status (*spread)(ring_device *d, route *r, const void *message,
                        const ring_keys *keys);
   /* reduce adds the rows of a message, in f32, to the rank's own rows `sums`:
@@ -76,19 +80,17 @@ typedef struct ring_device_calls {
                      const dil_shard *shard);
   /* Adds to the sums of the call and of shard->inputs what the shard's pairs
    * give: see cpu_kernel_backward_shard in cpu.h. `asks_states`: each pass of
-   * the shard's rows needs a state of its own. NULL: the device has no
-   * gradients. */
+   * the shard's rows needs a state of its own. */
   dil_status (*backward)(ring_device *d, const dil_backward_call *call,
                          const dil_shard *shard);
-  /* See cpu_kernel_row_numbers in cpu.h. NULL: no queries come to this kind of
-   * device. */
+  /* See cpu_kernel_row_numbers in cpu.h. */
   dil_status (*number)(ring_device *d, const dil_backward_call *call,
                        const dil_shard *shard, float *numbers);
   bool (*asks_states)(const ring_device *d);
   /* A message of the device's memory: see link.h. Requests after the wait see
    * the received rows. */
-  dil_status (*post)(ring_device *d, dil_link *link, int32_t slot,
-                     const link_transfer *t);
+  dil_status (*post)(ring_device *d, ring_lane lane, dil_link *link,
+                     int32_t slot, const link_transfer *t);
   dil_status (*wait)(ring_device *d, dil_link *link, int32_t slot);
   /* The last request of a step. */
   dil_status (*mark)(ring_device *d, int32_t step);

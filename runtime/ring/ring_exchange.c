@@ -124,7 +124,8 @@ static dil_status pack_message(const ring_work *w, int32_t step,
                                exchange_phase phase, char *message) {
   route *keys = ring_route_out(w->keys, step, phase);
   dil_status status =
-      w->device->calls->pack(w->device, keys, &w->ring->rows->keys, message);
+      w->device->calls->pack(w->device, RING_ROWS, keys,
+                             &w->ring->rows->keys, message);
   if (status || !w->queries) return status;
   return ring_pack_queries(w, ring_route_out(w->queries, step, phase),
                            message + ring_key_bytes(w, keys));
@@ -150,8 +151,8 @@ static dil_status post_phase(ring_work *w, int32_t step, exchange_phase phase) {
   r->facts.received += p->incoming_bytes;
   p->posted = true;
   p->since = clock_seconds();
-  return w->device->calls->post(w->device, r->link, slot_of(w, step, phase),
-                                &t);
+  return w->device->calls->post(w->device, RING_ROWS, r->link,
+                                slot_of(w, step, phase), &t);
 }
 
 dil_status ring_post_first(ring_work *w) {

@@ -29,7 +29,7 @@ static dil_status count_ways(const dil_ring *r, uint64_t *queries) {
 
 dil_status ring_choose_ways(const ring_work *w) {
   dil_ring *r = w->ring;
-  if (!w->device->calls->number || r->link->ranks == 1) {
+  if (r->link->ranks == 1) {
     r->queries = 0;
     return DIL_OK;
   }
@@ -133,9 +133,9 @@ int64_t ring_dq_bytes(const ring_work *w, const route *r) {
 dil_status ring_pack_queries(const ring_work *w, route *r, char *message) {
   ring_device *d = w->device;
   if (!r->rows) return DIL_OK;
-  dil_status status = d->calls->pack(d, r, &w->own.rows, message);
+  dil_status status = d->calls->pack(d, RING_ROWS, r, &w->own.rows, message);
   return status ? status
-                : d->calls->pack(d, r, &w->own.numbers,
+                : d->calls->pack(d, RING_ROWS, r, &w->own.numbers,
                                  message + rows_bytes(w, r));
 }
 

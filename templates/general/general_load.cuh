@@ -71,7 +71,7 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const dil_visit &v) {
   load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
     int away = column_position(v, row) - origin;
-    if (SHARDS && p.key_step > 1) away /= p.key_step;
+    if (SHARDS && column_step(p) > 1) away /= column_step(p);
     return v.n + row < v.keys.end ? from + away * stride : nullptr;
   });
 }
@@ -85,9 +85,9 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const dil_visit &v) {
   constexpr int units = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
   int away = v.keys.start - origin, step = v.keys.step;
-  if (SHARDS && p.key_step > 1) {
-    away /= p.key_step;
-    step /= p.key_step;
+  if (SHARDS && column_step(p) > 1) {
+    away /= column_step(p);
+    step /= column_step(p);
   }
   from += (away + (long long)v.n * step) * stride;
   stride *= step;

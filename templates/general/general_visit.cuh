@@ -269,7 +269,7 @@ DIL_INLINE void next_head(const dil_params &p, dil_cursor &c) {
   while (!c.rest && c.heads > 0) {
     int head = t.head + 1;
     c.heads--;
-    c.rest = class_of(p.pass, head, t.low);
+    c.rest = class_of(p, head, t.low);
     __syncwarp();
     if ((threadIdx.x & 31) == 0) {
       t.head = head;
@@ -318,7 +318,7 @@ DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
     c.tiles = 0;
     c.counting = p.splits > 1;
 #if HOLDS_KEYS
-    c.heads = t.count ? GROUP - 1 : 0;
+    c.heads = t.count ? heads_behind(p, t.head) : 0;
     SCRATCH.walked = t;
 #endif
     SCRATCH.cursor = c;

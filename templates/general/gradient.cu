@@ -30,7 +30,9 @@
 #define HOLDS_KEYS (MAKES & (MAKES_K | MAKES_V) ? 1 : 0)
 #define SCORES_MATTER (MAKES & (MAKES_Q | MAKES_K | MAKES_INPUTS) ? 1 : 0)
 #define GRADIENT 1
+#ifndef SHARDS
 #define SHARDS 0
+#endif
 #define ROW_GROUPS 1
 #include "templates/shared/plan.cuh"
 #include "templates/shared/element.cuh"

@@ -113,8 +113,9 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
                             at.n * g.lse_gradient_stride[1] +
                             h * g.lse_gradient_stride[2]] /
              p.weight;
-    g.facts[DIL_FACTS * index] = lse == DIL_NONE ? -lse : lse * DIL_LOG2_E;
-    g.facts[DIL_FACTS * index + 1] = sum;
+    float *facts = g.facts + DIL_FACTS * index * g.fact_states;
+    facts[0] = lse == DIL_NONE ? -lse : lse * DIL_LOG2_E;
+    facts[1] = sum;
   }
 }
 

@@ -12,7 +12,7 @@ struct dil_facts {
 
 DIL_INLINE dil_facts facts_of(const dil_gradient_params &g, int b, int n,
                               int h) {
-  return ((const dil_facts *)g.facts)[row_number(g.of, b, n, h)];
+  return ((const dil_facts *)g.facts)[row_number(g.of, b, n, h) * g.fact_states];
 }
 
 #if HOLDS_KEYS
@@ -41,7 +41,8 @@ DIL_INLINE void load_streamed(const dil_gradient_params &g, const dil_tile &t,
 #pragma unroll 1
   for (int i = threadIdx.x; i < TILE_KEYS; i += THREADS)
     if (v.n + i < v.keys.end)
-      FACTS[i] = facts_of(g, t.b, column_position(v, i) - t.origin, v.head);
+      FACTS[i] = facts_of(
+          g, t.b, (column_position(v, i) - t.origin) / column_step(p), v.head);
     else FACTS[i] = {__int_as_float(0x7f800000), 0.0f};
 }
 #else

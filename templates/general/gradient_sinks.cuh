@@ -48,7 +48,15 @@ DIL_INLINE long long gradient_place(const dil_input_sums &to, long long index) {
   return place;
 }
 
-DIL_INLINE void put_input(const dil_input_sums &to, long long place, float x) {
+DIL_INLINE void put_input(const dil_input_sums &to, long long place,
+                          double sum) {
+#if SHARDS
+  if (to.gradient_type == DIL_INPUT_SUM) {
+    ((double *)to.gradient)[place] += sum;
+    return;
+  }
+#endif
+  float x = (float)sum;
   if (to.gradient_type == DIL_INPUT_F32) {
     ((float *)to.gradient)[place] = x;
     return;
@@ -76,6 +84,6 @@ dil_input_end(const __grid_constant__ dil_gradient_params g) {
     for (int away = 16; lanes > 1 && away; away >>= 1)
       sum += __shfl_xor_sync(0xffffffffu, sum, away);
     if (threadIdx.x % lanes == 0)
-      put_input(to, gradient_place(to, index), (float)sum);
+      put_input(to, gradient_place(to, index), sum);
   }
 }

@@ -11,7 +11,7 @@
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
   DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
-  DIL_PARAMS_BYTES = 1784 /* of dil_params; C and CUDA C both check it */
+  DIL_PARAMS_BYTES = 1792 /* of dil_params; C and CUDA C both check it */
 };
 
 /* Types of inputs. */
@@ -20,7 +20,8 @@ enum {
   DIL_INPUT_BF16,
   DIL_INPUT_F16,
   DIL_INPUT_I32,
-  DIL_INPUT_U8
+  DIL_INPUT_U8,
+  DIL_INPUT_SUM /* of a gradient: float64 that is added to */
 };
 
 typedef struct dil_device_input {
@@ -97,6 +98,8 @@ typedef struct dil_params {
   int patch_axes;                /* 0: tiles are no patches */
   int patch_alone;               /* nothing but the axes decides over pairs */
   dil_patch_axis patch[3];
+  unsigned long long left_out;   /* branches whose pairs a shard's gradients leave
+                                    out, as bits */
 } dil_params;
 
 /* The parameters of choose.cuh: a call, one of its choices, and the memory that
@@ -122,7 +125,7 @@ enum {
   DIL_CHOOSE_ROWS = 16, /* rows of queries that meet key blocks at once */
   DIL_CHOOSE_TALL = 64, /* the same by matrix products */
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
-  DIL_CHOOSE_BYTES = 1848 /* of dil_choose_params, as above */
+  DIL_CHOOSE_BYTES = 1856 /* of dil_choose_params, as above */
 };
 
 /* Whether each row of a block of queries meets the key blocks by matrix products:
@@ -175,7 +178,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2264 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2280 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
@@ -191,7 +194,8 @@ typedef struct dil_gradient_params {
   long long lse_stride[3];
   const float *lse_gradient; /* NULL: 0 */
   long long lse_gradient_stride[3];
-  float *facts;       /* [batches, rows, heads][DIL_FACTS] */
+  float *facts;       /* [batches, rows, heads][fact_states][DIL_FACTS] */
+  int fact_states;    /* of a row, of which `facts` points to one */
   dil_gradient q, k, v; /* data NULL: not wanted */
   /* Of dil_round: f32 [batches, rows, heads, size] becomes `rounded`. */
   const float *sums;

@@ -31,6 +31,13 @@ DIL_INLINE bool is_shard(const dil_params &p) {
 }
 /* From one query row to the next. */
 DIL_INLINE int query_step(const dil_params &p) { return SHARDS ? p.step : 1; }
+/* The same of the rows that tiles hold, and of the columns that they walk. */
+DIL_INLINE int row_step(const dil_params &p) {
+  return SHARDS ? (HOLDS_KEYS ? p.key_step : p.step) : 1;
+}
+DIL_INLINE int column_step(const dil_params &p) {
+  return SHARDS ? (HOLDS_KEYS ? p.step : p.key_step) : 1;
+}
 
 /* The largest multiple of n (> 0) that is at most a. */
 DIL_INLINE int floor_to(int a, int n) {
@@ -180,13 +187,16 @@ DIL_INLINE void find_cell(const dil_params &p, int origin, int end, int cell,
                                           : grid_high;
 }
 
-/* Which branches of the pass select position t of a head. */
-DIL_INLINE dil_set class_of(int pass, int head, int t) {
-  dil_set branches = 0;
+/* Which branches of the pass select position t of a head. A shard may leave some
+ * out. */
+DIL_INLINE dil_set class_of(const dil_params &p, int head, int t) {
+  dil_set branches = 0, all = dil_passes[p.pass].branches;
+#if SHARDS && GRADIENT
+  all &= ~(dil_set)p.left_out;
+#endif
 #pragma unroll 1
   for (int b = 0; b < BRANCHES; b++)
-    if (dil_passes[pass].branches >> b & 1 && serves(b, head) &&
-        selects(b, head, t))
+    if (all >> b & 1 && serves(b, head) && selects(b, head, t))
       branches |= (dil_set)1 << b;
   return branches;
 }
@@ -222,18 +232,22 @@ DIL_INLINE int batch_keys(const dil_params &p, int b) {
   return p.lengths ? most(0, least(p.lengths[b], p.M)) : p.M;
 }
 
+/* The position of the call's first row, of those that tiles hold. */
+DIL_INLINE int first_position(const dil_params &p, const dil_tile &t) {
+  return !HOLDS_KEYS ? t.origin : SHARDS ? p.key_first : 0;
+}
 /* The number of a tile's row at a position. */
 DIL_INLINE int row_at(const dil_params &p, const dil_tile &t, int position) {
-  if (HOLDS_KEYS) return position;
-  int away = position - t.origin, step = query_step(p);
+  int step = row_step(p);
+  int away = position - first_position(p, t);
   return step == 1 ? away : away / step;
 }
-/* The position of the first query row from `low` on, which is not before the
- * call's first. */
+/* The position of the first row from `low` on, which is not before the call's
+ * first. */
 DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
-  int step = query_step(p);
+  int step = row_step(p), first = first_position(p, t);
   if (step == 1) return low;
-  return t.origin + (low - t.origin + step - 1) / step * step;
+  return first + (low - first + step - 1) / step * step;
 }
 
 /* Takes the last digit, of `size` values, off a number and returns it. */
@@ -259,7 +273,7 @@ DIL_INLINE void fill_tile(const dil_params &p, dil_tile &t, int high,
   t.count = least(t.count, steps_to((long long)t.keys - t.low, t.step));
   if (!t.count) return;
 #endif
-  t.branches = class_of(p.pass, t.head, t.low);
+  t.branches = class_of(p, t.head, t.low);
 }
 
 #if PATCHES
@@ -272,7 +286,30 @@ DIL_INLINE void take_patch(const dil_params &p, dil_tile &t, unsigned index) {
 #if HOLDS_KEYS
   t.written = t.count;
 #endif
-  t.branches = class_of(p.pass, t.head, t.low);
+  t.branches = class_of(p, t.head, t.low);
+}
+#endif
+
+#if HOLDS_KEYS
+/* K/V heads of the call, which may hold a part of the query heads of one. */
+DIL_INLINE int tile_heads(const dil_params &p) {
+  if (!SHARDS) return p.heads / GROUP;
+  return (p.head + p.heads - 1) / GROUP - p.head / GROUP + 1;
+}
+/* The first query head of a K/V head, and those behind it, of the call's. */
+DIL_INLINE int first_head(const dil_params &p, int kv) {
+  if (!SHARDS) return p.head + kv * GROUP;
+  return most(p.head, (p.head / GROUP + kv) * GROUP);
+}
+DIL_INLINE int heads_behind(const dil_params &p, int head) {
+  int end = (head / GROUP + 1) * GROUP;
+  return (SHARDS ? least(end, p.head + p.heads) : end) - 1 - head;
+}
+#else
+/* Groups of heads that share a tile. */
+DIL_INLINE int tile_heads(const dil_params &p) { return p.heads / p.pack; }
+DIL_INLINE int first_head(const dil_params &p, int index) {
+  return p.head + index * p.pack;
 }
 #endif
 
@@ -283,22 +320,22 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
                               int tile_rows) {
   dil_tile t;
   int block, residue, part, cell, low, high;
-  int heads_of_tile = HOLDS_KEYS ? GROUP : p.pack;
-  int heads = p.heads / heads_of_tile;
+  int heads = tile_heads(p);
   t.split = take_digit(item, p.splits);
-  if (p.spread) t.head = p.head + take_digit(item, heads) * heads_of_tile;
+  if (p.spread) t.head = first_head(p, take_digit(item, heads));
   block = p.blocks - 1 - take_digit(item, p.blocks);
   residue = take_digit(item, p.residues);
   part = take_digit(item, p.parts);
   cell = p.cells - 1 - take_digit(item, p.cells);
-  if (!p.spread) t.head = p.head + take_digit(item, heads) * heads_of_tile;
+  if (!p.spread) t.head = first_head(p, take_digit(item, heads));
   t.kv = t.head / GROUP - p.head / GROUP;
   t.b = (int)item;
   t.keys = batch_keys(p, t.b);
   t.rows = p.rows;
   t.origin = p.first - (p.M - t.keys);
   t.step = p.stride;
-  int first = HOLDS_KEYS ? 0 : t.origin, rows = HOLDS_KEYS ? p.M : p.rows;
+  int first = first_position(p, t);
+  int rows = !HOLDS_KEYS ? p.rows : SHARDS ? p.key_rows : p.M;
   if (is_packed(p)) {
     dil_extent queries = document_queries(p, t.b), keys = document_keys(p, t.b);
     t.rows = queries.count;
@@ -308,10 +345,10 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
     first = HOLDS_KEYS ? 0 : t.origin;
     rows = HOLDS_KEYS ? t.keys : t.rows;
   }
-  find_cell(p, first, first + (rows - 1) * query_step(p) + 1, cell, part, &low,
+  find_cell(p, first, first + (rows - 1) * row_step(p) + 1, cell, part, &low,
             &high);
   long long from = (long long)row_from(p, t, low) +
-                   (long long)residue * query_step(p) +
+                   (long long)residue * row_step(p) +
                    (long long)block * (tile_rows / p.pack) * t.step;
   t.count = 0;
   t.low = 0;
@@ -370,17 +407,18 @@ DIL_INLINE dil_keys patch_keys(const dil_tile &t, int branch) {
 }
 #endif
 
-/* A branch's keys become those that the call holds. False: none. The turns are
+/* A branch's columns become those that the call holds. False: none. The turns are
  * as many as the progression has steps at most, and one where it is no
  * progression. */
 DIL_INLINE bool meet_progression(const dil_params &p, dil_keys &k) {
   long long start = k.start, step = k.step;
-  long long end = p.key_first + (long long)p.key_rows * p.key_step;
-  while ((start - p.key_first) % p.key_step != 0) {
+  const int first = HOLDS_KEYS ? p.first : p.key_first, by = column_step(p);
+  long long end = first + (long long)(HOLDS_KEYS ? p.rows : p.key_rows) * by;
+  while ((start - first) % by != 0) {
     start += k.step;
     if (start >= end) return false;
   }
-  while (step % p.key_step != 0) step += k.step;
+  while (step % by != 0) step += k.step;
   k.start = (int)start;
   k.step = (int)(step < 1 << 30 ? step : 1 << 30);
   return true;
@@ -395,7 +433,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   dil_keys k;
   int base = segment_low(branch, t.low);
   int from = HOLDS_KEYS ? t.origin : 0;
-  int end = HOLDS_KEYS ? t.origin + t.rows : t.keys;
+  int end = HOLDS_KEYS ? t.origin + (t.rows - 1) * column_step(p) + 1 : t.keys;
   long long low = row.segment ? most(from, base) : from;
   long long high = row.segment ? least(end, base + row.segment) : end;
   k.branch = branch;
@@ -422,8 +460,8 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   }
   if (is_shard(p)) {
     long long end = p.key_first + (p.key_rows - 1) * (long long)p.key_step + 1;
-    if (low < p.key_first) low = p.key_first;
-    if (high > end) high = end;
+    if (!HOLDS_KEYS && low < p.key_first) low = p.key_first;
+    if (!HOLDS_KEYS && high > end) high = end;
     if (!meet_progression(p, k)) high = low;
   }
   k.first = steps_to(low - k.start, k.step);

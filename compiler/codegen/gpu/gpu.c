@@ -296,6 +296,7 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
     own.any_order = knobs_any_order(request->knobs);
     if (strategies[i] != selected) own.knobs = NULL;
     /* Gradients may run the plan forward as a shard, to have its states. */
+    own.gradients_of_shards = !request->full_sequences_only;
     if (request->common.plan->direction == DIL_BACKWARD)
       own.full_sequences_only = false;
     if (gpu_is_wanted(request, strategies[i], selected))

@@ -113,6 +113,7 @@ static bool gradient_write(const gpu_request *r, int32_t variant,
   put_cover(text, r->common.plan);
   put(text, "#define MAKES %d\n#define WARPS %d\n#define TILE_KEYS %d\n",
       m->makes, tl->warps, tl->columns);
+  put(text, "#define SHARDS %d\n", r->gradients_of_shards);
   put(text, "#define BLOCKS %d\n#define SCRATCH_BYTES %lld\n", tl->blocks,
       (long long)scratch_bytes(t, tl));
   general_put_patches(text, t);

@@ -21,7 +21,8 @@ typedef struct gradient_run {
   const float *lse;   /* [B, N, H] by these strides */
   int64_t lse_stride[3];
   const dil_tensor *lse_gradient; /* [B, H, N]; data NULL: 0 */
-  float *facts;                   /* [B, N, H][DIL_FACTS] */
+  float *facts;                   /* [B, N, H][fact_states][DIL_FACTS] */
+  int32_t fact_states;            /* of a row; `facts` points to one of them */
   gradient_target q, k, v;
   const unsigned *only_if;        /* on the device: the general kernels work only
                                      where it is not 0; NULL: always */

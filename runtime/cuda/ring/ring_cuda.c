@@ -1,48 +1,13 @@
-/* ring_cuda.c - a GPU as the device of a rank: two streams, one for passes and
- * one for messages, with events between them. In: a ring's requests, in order.
- * Out: the same work on the device, later; settle waits for it. */
+/* ring_cuda.c - a GPU as the device of a rank: a stream for passes and one for
+ * each lane of messages, with events between them. In: a ring's requests, in order.
+ * Out: the same work on the device, later; ring_settle.c waits for it. */
 #include "ring_cuda.h"
-#include "ring_events.h"
-#include "ring_memory.h"
-#include "rows.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/status.h"
+#include "ring_gpu.h"
 #include "runtime/rowset/walk.h"
-#include <sched.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* SOON: the stream priority of messages, above that of passes. */
-enum { NON_BLOCKING = 1, PEERS_MOST = 64, SOON = -5 };
-
-typedef struct ring_cuda {
-  ring_device device;
-  dil_cuda *gpu;
-  dil_cuda_kernel *kernel;
-  cuda_code rows;
-  cu_stream passes, messages;  /* `memory` uses both */
-  cu_event end;
-  link_order order;
-  ring_notes notes;
-  int32_t begun, settled;        /* steps marked; steps known to be over */
-  ring_memory memory;
-  int32_t peer_count;
-  cu_context peer[PEERS_MOST];   /* contexts whose memory this one may read */
-} ring_cuda;
-
-static ring_cuda *ring_cuda_of(ring_device *d) {
-  return (ring_cuda *)d;
-}
-
-static const cuda_driver *ring_cuda_driver(const ring_cuda *c) {
-  return c->gpu->driver;
-}
-
-static dil_status ring_cuda_check(const ring_cuda *c, cu_result result,
-                                  const char *doing) {
-  return cuda_check(ring_cuda_driver(c), result, doing);
-}
+enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -5 };
 
 /* ---- memory -------------------------------------------------------------- */
 
@@ -69,32 +34,48 @@ static void ring_cuda_give(ring_device *d, void *memory) {
 
 static dil_status ring_cuda_move(ring_cuda *c, cu_stream stream, route *r,
                                  const ring_keys *keys, void *message,
-                                 bool spread) {
+                                 int32_t how) {
   const rows_target to = {c->gpu, &c->rows, stream};
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = rows_move(&to, r, keys, message, spread);
+  status = rows_move(&to, r, keys, message, how);
   cuda_leave(c->gpu);
   return status;
 }
 
-static dil_status ring_cuda_pack(ring_device *d, route *r,
+/* Makes a lane wait for the passes so far. */
+static dil_status ring_cuda_follow_passes(ring_cuda *c, ring_lane lane) {
+  const cuda_driver *driver = ring_cuda_driver(c);
+  dil_status status = cuda_enter(c->gpu);
+  if (status) return status;
+  cu_result result = driver->event_record(c->made, c->passes);
+  if (!result)
+    result = driver->stream_wait(c->lane[lane].stream, c->made, 0);
+  status = ring_cuda_check(c, result, "have a stream wait");
+  cuda_leave(c->gpu);
+  return status;
+}
+
+static dil_status ring_cuda_pack(ring_device *d, ring_lane lane, route *r,
                                  const ring_keys *keys, void *message) {
-  return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->messages, r, keys,
-                        message, false);
+  ring_cuda *c = ring_cuda_of(d);
+  dil_status status =
+      lane == RING_SUMS ? ring_cuda_follow_passes(c, lane) : DIL_OK;
+  return status ? status
+                : ring_cuda_move(c, c->lane[lane].stream, r, keys, message,
+                                 DIL_ROWS_PACK);
 }
 
 static dil_status spread(ring_device *d, route *r, const void *message,
                          const ring_keys *keys) {
   return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->passes, r, keys,
-                        (void *)(uintptr_t)message, true);
+                        (void *)(uintptr_t)message, DIL_ROWS_SPREAD);
 }
 
 static dil_status ring_cuda_reduce(ring_device *d, route *r,
                                    const void *message, const ring_keys *sums) {
-  (void)r, (void)message, (void)sums;
-  return dil_fail(DIL_UNSUPPORTED, "device '%s' cannot reduce: gradients over "
-                  "ranks are not built yet", d->calls->name);
+  return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->passes, r, sums,
+                        (void *)(uintptr_t)message, DIL_ROWS_ADD);
 }
 
 static void ring_cuda_forget(ring_device *d, route *r) {
@@ -167,6 +148,27 @@ static dil_status ring_cuda_open(ring_device *d, const dil_call *call,
   return kernel_open(c->kernel, call, shard, c->passes);
 }
 
+static dil_status ring_cuda_backward(ring_device *d,
+                                     const dil_backward_call *call,
+                                     const dil_shard *shard) {
+  ring_cuda *c = ring_cuda_of(d);
+  return kernel_backward_shard(c->kernel, call, shard, c->passes);
+}
+
+/* Rows leave with these numbers. */
+static dil_status ring_cuda_number(ring_device *d,
+                                   const dil_backward_call *call,
+                                   const dil_shard *shard, float *numbers) {
+  ring_cuda *c = ring_cuda_of(d);
+  dil_status status =
+      kernel_row_numbers(c->kernel, call, shard, numbers, c->passes);
+  return status ? status : ring_cuda_follow_passes(c, RING_ROWS);
+}
+
+static bool ring_cuda_asks_states(const ring_device *d) {
+  return kernel_asks_states(((const ring_cuda *)d)->kernel);
+}
+
 static dil_status ring_cuda_start(ring_device *d) {
   ring_cuda *c = ring_cuda_of(d);
   c->begun = c->settled = 0;
@@ -212,7 +214,8 @@ static dil_status ring_cuda_enable_peer(ring_cuda *c,
 static dil_status ring_cuda_copy(void *user, int32_t slot, void *to,
                                  const void *from, int64_t bytes,
                                  const void *ready, const void **done) {
-  ring_cuda *c = user;
+  const lane_order *lane = user;
+  ring_cuda *c = lane->of;
   const cuda_driver *driver = ring_cuda_driver(c);
   const shared_event *there = ready;
   message_note *n = notes_last(&c->notes, slot);
@@ -220,12 +223,12 @@ static dil_status ring_cuda_copy(void *user, int32_t slot, void *to,
   if (status) return status;
   status = ring_cuda_enable_peer(c, there);
   if (!status) {
-    cu_result result = driver->stream_wait(c->messages, there->event, 0);
+    cu_result result = driver->stream_wait(lane->stream, there->event, 0);
     if (!result && bytes)
       result = driver->copy_peer((cu_pointer)(uintptr_t)to, c->gpu->context,
                                  (cu_pointer)(uintptr_t)from, there->context,
-                                 (size_t)bytes, c->messages);
-    if (!result) result = driver->event_record(n->came.event, c->messages);
+                                 (size_t)bytes, lane->stream);
+    if (!result) result = driver->event_record(n->came.event, lane->stream);
     status = ring_cuda_check(c, result, "copy from another device");
     *done = &n->came;
   }
@@ -234,12 +237,13 @@ static dil_status ring_cuda_copy(void *user, int32_t slot, void *to,
 }
 
 static dil_status ring_cuda_follow(void *user, const void *done) {
-  ring_cuda *c = user;
+  const lane_order *lane = user;
+  ring_cuda *c = lane->of;
   const shared_event *there = done;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = ring_cuda_check(
-      c, ring_cuda_driver(c)->stream_wait(c->messages, there->event, 0),
+      c, ring_cuda_driver(c)->stream_wait(lane->stream, there->event, 0),
       "have a stream wait");
   cuda_leave(c->gpu);
   return status;
@@ -249,12 +253,13 @@ static dil_status ring_cuda_follow(void *user, const void *done) {
  * that fill the device would delay the packing. */
 static dil_status ring_cuda_note_packed(ring_cuda *c, const message_note *n) {
   const cuda_driver *driver = ring_cuda_driver(c);
-  cu_result result = driver->event_record(n->packed.event, c->messages);
+  cu_result result = driver->event_record(n->packed.event, n->stream);
   if (!result) result = driver->stream_wait(c->passes, n->packed.event, 0);
   return ring_cuda_check(c, result, "note that a message is whole");
 }
 
-static dil_status ring_cuda_post(ring_device *d, dil_link *link, int32_t slot,
+static dil_status ring_cuda_post(ring_device *d, ring_lane lane,
+                                 dil_link *link, int32_t slot,
                                  const link_transfer *t) {
   ring_cuda *c = ring_cuda_of(d);
   link_transfer ordered = *t;
@@ -262,11 +267,12 @@ static dil_status ring_cuda_post(ring_device *d, dil_link *link, int32_t slot,
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = notes_post(&c->notes, slot, &n);
+  if (!status) n->stream = c->lane[lane].stream;
   if (!status) status = ring_cuda_note_packed(c, n);
   if (!status) {
     n->expects = t->from >= 0;
     n->from = t->from;
-    ordered.order = &c->order;
+    ordered.order = &c->lane[lane].order;
     ordered.ready = &n->packed;
     status = link->calls->post(link, slot, &ordered);
   }
@@ -283,118 +289,12 @@ static dil_status ring_cuda_wait(ring_device *d, dil_link *link, int32_t slot) {
   if (status) return status;
   message_note *n = notes_last(&c->notes, slot);
   n->step = link->step;
-  cu_result result = driver->event_record(n->came.event, c->messages);
+  cu_result result = driver->event_record(n->came.event, n->stream);
   if (!result) result = driver->stream_wait(c->passes, n->came.event, 0);
   status = ring_cuda_check(c, result, "have a stream wait");
   cuda_leave(c->gpu);
-  return status ? status : ring_cuda_note_begun(c, link->step);
-}
-
-/* ---- waiting ------------------------------------------------------------- */
-
-/* It yields at first: a sleep lasts longer than asked for, and most events come
- * within a second. */
-static void ring_cuda_pause(int64_t turns) {
-  const int64_t few = 200, many = 1 << 18;
-  struct timespec moment = {0, 20000};
-  if (turns > many) nanosleep(&moment, NULL);
-  else if (turns > few) sched_yield();
-}
-
-/* Polls until the event has passed or the link has failed. If `from` is a rank,
- * the event waits for its message, so the link's timeout applies. */
-static dil_status ring_cuda_watch(ring_cuda *c, dil_link *link, cu_event event,
-                                  int32_t from) {
-  enum { NOT_READY = 600 };
-  double end = clock_seconds() + link->timeout;
-  for (int64_t turns = 0;; turns++) {
-    cu_result result = ring_cuda_driver(c)->event_query(event);
-    if (result != NOT_READY) return ring_cuda_check(c, result, "finish a step");
-    dil_status status = link->calls->check(link);
-    if (status) return status;
-    if (from >= 0 && clock_seconds() > end) {
-      if (link->calls->find_silent_rank)
-        from = link->calls->find_silent_rank(link, from);
-      dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
-               "at most %g s", link_number(link, from),
-               link_number(link, link->rank), link->step, link->timeout);
-      if (link->calls->report_failure)
-        link->calls->report_failure(link, from, dil_last_error());
-      return DIL_PEER;
-    }
-    ring_cuda_pause(turns);
-  }
-}
-
-static dil_status ring_cuda_add_seconds(const ring_cuda *c, cu_event from,
-                                        cu_event to, double *seconds) {
-  float milliseconds = 0;
-  cu_result result = ring_cuda_driver(c)->event_time(&milliseconds, from, to);
-  *seconds += (double)milliseconds * 1e-3;
-  return ring_cuda_check(c, result, "time a step");
-}
-
-/* Adds the times of a step. The time between the passes of two steps counts as
- * waiting. */
-static dil_status ring_cuda_count_step(ring_cuda *c, int32_t step,
-                                       ring_facts *facts) {
-  step_note *const *all = c->notes.step;
-  const step_note *n = all[step];
-  if (!n->ran) return DIL_OK;
-  dil_status status =
-      ring_cuda_add_seconds(c, n->begun, n->done, &facts->computed);
-  if (!status && step && all[step - 1]->ran)
-    status =
-        ring_cuda_add_seconds(c, all[step - 1]->done, n->begun, &facts->waited);
-  return status;
-}
-
-/* Waits for all messages that a step waits for. */
-static dil_status ring_cuda_watch_messages(ring_cuda *c, dil_link *link,
-                                           int32_t step) {
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < c->notes.posted && !status; i++) {
-    const message_note *n = c->notes.message[i];
-    if (n->expects && n->step == step)
-      status = ring_cuda_watch(c, link, n->came.event, n->from);
-  }
-  return status;
-}
-
-static dil_status ring_cuda_settle_entered(ring_cuda *c, dil_link *link,
-                                           ring_facts *facts) {
-  dil_status status = DIL_OK;
-  while (c->settled < c->begun && !status) {
-    const step_note *n = c->notes.step[c->settled];
-    link->step = c->settled;
-    if (c->settled) status = ring_cuda_watch_messages(c, link, c->settled);
-    if (!status && n->ran) status = ring_cuda_watch(c, link, n->done, -1);
-    if (!status) status = ring_cuda_count_step(c, c->settled++, facts);
-  }
-  if (!status)
-    status =
-        ring_cuda_check(c, ring_cuda_driver(c)->event_record(c->end, c->passes),
-                        "note the end of a run");
-  return status ? status : ring_cuda_watch(c, link, c->end, -1);
-}
-
-static dil_status ring_cuda_settle(ring_device *d, dil_link *link,
-                                   ring_facts *facts) {
-  ring_cuda *c = ring_cuda_of(d);
-  facts->memory = memory_bytes(&c->memory);
-  dil_status status = cuda_enter(c->gpu);
-  if (status) return status;
-  status = ring_cuda_settle_entered(c, link, facts);
-  cuda_leave(c->gpu);
-  return status;
-}
-
-static void ring_cuda_drain(ring_device *d) {
-  ring_cuda *c = ring_cuda_of(d);
-  if (cuda_enter(c->gpu)) return;
-  ring_cuda_driver(c)->wait(c->passes);
-  ring_cuda_driver(c)->wait(c->messages);
-  cuda_leave(c->gpu);
+  bool over = link->step < c->begun; /* gradients come after their step */
+  return status || over ? status : ring_cuda_note_begun(c, link->step);
 }
 
 /* ---- memory, from the host ----------------------------------------------- */
@@ -425,7 +325,10 @@ static void ring_cuda_free(ring_device *d) {
     notes_free(&c->notes);
     if (c->end) ring_cuda_driver(c)->event_free(c->end);
     if (c->passes) ring_cuda_driver(c)->stream_free(c->passes);
-    if (c->messages) ring_cuda_driver(c)->stream_free(c->messages);
+    if (c->made) ring_cuda_driver(c)->event_free(c->made);
+    for (int32_t i = 0; i < RING_LANES; i++)
+      if (c->lane[i].stream)
+        ring_cuda_driver(c)->stream_free(c->lane[i].stream);
     code_unload(c->gpu, &c->rows);
     cuda_leave(c->gpu);
   }
@@ -446,6 +349,9 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .finish = ring_cuda_finish,
                                         .opens = ring_cuda_opens,
                                         .open = ring_cuda_open,
+                                        .backward = ring_cuda_backward,
+                                        .number = ring_cuda_number,
+                                        .asks_states = ring_cuda_asks_states,
                                         .post = ring_cuda_post,
                                         .wait = ring_cuda_wait,
                                         .mark = ring_cuda_mark,
@@ -459,13 +365,21 @@ static dil_status ring_cuda_open_entered(ring_cuda *c,
                                          const dil_cuda_code *code) {
   const cuda_driver *driver = ring_cuda_driver(c);
   cu_result result = driver->stream_new(&c->passes, NON_BLOCKING, 0);
-  if (!result) result = driver->stream_new(&c->messages, NON_BLOCKING, SOON);
-  if (!result) result = driver->event_new(&c->end, 2);
+  for (int32_t i = 0; i < RING_LANES && !result; i++)
+    result = driver->stream_new(&c->lane[i].stream, NON_BLOCKING, SOON);
+  if (!result) result = driver->event_new(&c->end, UNTIMED);
+  if (!result) result = driver->event_new(&c->made, UNTIMED);
   dil_status status = ring_cuda_check(c, result, "make a stream");
   c->notes.gpu = c->gpu;
   c->memory.driver = driver;
   c->memory.stream[0] = c->passes;
-  c->memory.stream[1] = c->messages;
+  for (int32_t i = 0; i < RING_LANES; i++) {
+    lane_order *lane = &c->lane[i];
+    c->memory.stream[1 + i] = lane->stream;
+    lane->of = c;
+    lane->order = (link_order){lane, lane->stream, ring_cuda_copy,
+                               ring_cuda_follow};
+  }
   return status ? status : code_load(c->gpu, code, &c->rows);
 }
 
@@ -483,7 +397,6 @@ dil_status ring_cuda_new(dil_cuda *gpu, dil_cuda_kernel *kernel,
   }
   status = ring_cuda_open_entered(c, code);
   cuda_leave(gpu);
-  c->order = (link_order){c, c->messages, ring_cuda_copy, ring_cuda_follow};
   *device = &c->device;
   if (status) ring_cuda_free(*device);
   return status;

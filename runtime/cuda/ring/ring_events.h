@@ -19,7 +19,8 @@ typedef struct step_note {
 } step_note;
 
 typedef struct message_note {
-  shared_event packed, came; /* on the stream of messages */
+  shared_event packed, came; /* on its lane's stream */
+  cu_stream stream;        /* of its lane */
   bool expects;            /* a message comes from rank `from` */
   int32_t from;
   int32_t step;            /* the step that waits for it; -1: none so far */

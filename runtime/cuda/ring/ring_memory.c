@@ -25,17 +25,19 @@ static dil_status memory_new_block(ring_memory *m, int64_t bytes,
   cu_result result = m->driver->take(&b->memory, (size_t)bytes);
   if (result) return cuda_check(m->driver, result, "take memory of a rank");
   m->count++;
-  for (int32_t i = 0; i < 2 && !result; i++)
+  for (int32_t i = 0; i < RING_STREAMS && !result; i++)
     result = m->driver->event_new(&b->at[i], UNTIMED);
   *made = b;
   return cuda_check(m->driver, result, "make an event");
 }
 
-/* Makes each stream wait for the other stream's last use of a block. */
+/* Makes each stream wait for the other streams' last uses of a block. */
 static dil_status memory_follow_block(const ring_memory *m,
                                       const ring_block *b) {
-  cu_result result = m->driver->stream_wait(m->stream[0], b->at[1], 0);
-  if (!result) result = m->driver->stream_wait(m->stream[1], b->at[0], 0);
+  cu_result result = 0;
+  for (int32_t i = 0; i < RING_STREAMS; i++)
+    for (int32_t n = 0; n < RING_STREAMS && !result; n++)
+      if (i != n) result = m->driver->stream_wait(m->stream[i], b->at[n], 0);
   return cuda_check(m->driver, result, "have a stream wait");
 }
 
@@ -59,8 +61,9 @@ void memory_give(ring_memory *m, void *memory) {
   for (int32_t i = 0; i < m->count; i++) {
     ring_block *b = &m->block[i];
     if (b->memory != (cu_pointer)(uintptr_t)memory) continue;
-    bool good = !m->driver->event_record(b->at[0], m->stream[0]) &&
-                !m->driver->event_record(b->at[1], m->stream[1]);
+    bool good = true;
+    for (int32_t n = 0; n < RING_STREAMS && good; n++)
+      good = !m->driver->event_record(b->at[n], m->stream[n]);
     b->used = !good; /* without its events, a block is never lent again */
   }
 }
@@ -75,7 +78,7 @@ void memory_close(ring_memory *m) {
   for (int32_t i = 0; i < m->count; i++) {
     ring_block *b = &m->block[i];
     m->driver->give(b->memory);
-    for (int32_t n = 0; n < 2; n++)
+    for (int32_t n = 0; n < RING_STREAMS; n++)
       if (b->at[n]) m->driver->event_free(b->at[n]);
   }
 }

@@ -122,7 +122,7 @@ static void rows_fill_places(const route *r, const ring_keys *keys,
 }
 
 dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
-                     void *message, bool spread) {
+                     void *message, int32_t how) {
   dil_status status =
       r->rows && !r->copy ? rows_copy_route(to->device, r) : DIL_OK;
   if (status || !r->rows) return status;
@@ -130,7 +130,7 @@ dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
                 .offset = (const int *)(const void *)((const char *)r->copy +
                                                       rows_runs_bytes(r)),
                 .runs = r->run_count,
-                .spread = spread,
+                .how = how,
                 .rows = r->rows,
                 .message = message};
   rows_fill_places(r, keys, &p);

@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/device.h"
 #include "runtime/ring/ring_device.h"
+#include "templates/rows.h"
 
 /* The device and the stream that a launch goes to. The device's context is this
  * thread's. */
@@ -14,10 +15,10 @@ typedef struct rows_target {
   void *stream;
 } rows_target;
 
-/* Packs the rows of a route, or spreads them; makes the route's copy when it
- * has none yet, which may wait for the device. */
+/* Moves the rows of a route; `how` is DIL_ROWS_... of templates/rows.h. Makes the
+ * route's copy when it has none yet, which may wait for the device. */
 dil_status rows_move(const rows_target *to, route *r, const ring_keys *keys,
-                     void *message, bool spread);
+                     void *message, int32_t how);
 /* The copy's bytes, for a caller that brings the copy to the device itself. */
 int64_t rows_list_bytes(const route *r);
 void rows_list(const route *r, void *out);

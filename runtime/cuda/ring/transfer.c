@@ -102,7 +102,7 @@ static dil_status cuda_transfer_spread_entered(cuda_transfer *l, int32_t piece,
       "copy to the device");
   r->copy = l->list;
   if (!status)
-    status = rows_move(&to, r, keys, (void *)(uintptr_t)message, true);
+    status = rows_move(&to, r, keys, (void *)(uintptr_t)message, DIL_ROWS_SPREAD);
   r->copy = NULL;
   return status;
 }
