@@ -401,7 +401,9 @@ static dil_status compute(ring_work *w, int32_t step) {
 static dil_status keep_sums(ring_work *w, int32_t step) {
   const ring_checkpoint *c = &w->ring->checkpoint;
   if (!c->prefix || !is_new(w, step) || (step + 1) % c->every) return DIL_OK;
-  return state_write_gradients(w->ring, &w->digest, step);
+  dil_status status = w->device->calls->settle(w->device, w->ring->link,
+                                               &w->ring->facts);
+  return status ? status : state_write_gradients(w->ring, &w->digest, step);
 }
 
 static dil_status run_step(ring_work *w, int32_t step) {
@@ -452,8 +454,8 @@ static dil_status begin_sums(ring_work *w) {
   w->kept = calloc((size_t)ranks, sizeof *w->kept);
   if (!w->back || !w->kept)
     return dil_fail(DIL_MEMORY, "no memory for %d steps", ranks);
-  if (r->checkpoint.prefix) w->digest = ring_digest_of(r);
-  if (r->checkpoint.resume)
+  if (r->checkpoint.prefix) status = ring_digest_of(r, &w->digest);
+  if (!status && r->checkpoint.resume)
     status = state_read_gradients(r, &w->digest, &step);
   for (int32_t i = 0; i < ranks; i++) w->kept[i] = step;
   if (status || !r->checkpoint.resume) return status;

@@ -5,6 +5,8 @@
 #include "checkpoint.h"
 #include "ring_state.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/status.h"
+#include <stdlib.h>
 #include <string.h>
 
 const char *const ring_digest_words[DIGEST_COUNT] = {
@@ -54,20 +56,37 @@ static uint64_t sum_tensor(uint64_t sum, const dil_tensor *t) {
   return sum;
 }
 
-static uint64_t sum_tensors(const dil_tensor *t, int32_t count) {
-  uint64_t sum = CHECKPOINT_SUM;
-  for (int32_t i = 0; i < count; i++) sum = sum_tensor(sum, &t[i]);
-  return sum;
+/* Tensors of another device are row-major, and are copied for this. */
+static dil_status sum_tensors(const dil_ring *r, const dil_tensor *t,
+                              int32_t count, uint64_t *sum) {
+  const ring_device_calls *calls = r->device->calls;
+  dil_status status = DIL_OK;
+  *sum = CHECKPOINT_SUM;
+  for (int32_t i = 0; i < count && !status; i++) {
+    int64_t bytes = dil_tensor_count(&t[i]) * (int64_t)dil_dtype_size(t[i].dtype);
+    dil_tensor here = t[i];
+    void *copy = NULL;
+    if (!calls->on_host && here.data && bytes) {
+      here.data = copy = malloc((size_t)bytes);
+      status = copy ? calls->read(r->device, copy, t[i].data, bytes)
+                    : dil_fail(DIL_MEMORY, "no memory to read a rank's rows");
+    }
+    if (!status) *sum = sum_tensor(*sum, &here);
+    free(copy);
+  }
+  return status;
 }
 
-ring_digest ring_digest_of(const dil_ring *r) {
+dil_status ring_digest_of(const dil_ring *r, ring_digest *d) {
   const ring_gradients *g = r->gradients;
   const ring_rows *rows = r->rows;
   const dil_tensor *const own[] = {rows->q,   rows->keys.k, rows->keys.v, rows->o,
                                    rows->lse, g->output,    g->lse};
-  ring_digest d = {.gradients = ring_gradient_set(r)};
-  for (int32_t i = 0; i < DIGEST_INPUTS; i++)
-    d.sum[i] = sum_tensors(own[i], PROGRESSIONS_MOST);
-  d.sum[DIGEST_INPUTS] = sum_tensors(r->call->inputs, r->call->input_count);
-  return d;
+  dil_status status = DIL_OK;
+  *d = (ring_digest){.gradients = ring_gradient_set(r)};
+  for (int32_t i = 0; i < DIGEST_INPUTS && !status; i++)
+    status = sum_tensors(r, own[i], PROGRESSIONS_MOST, &d->sum[i]);
+  return status ? status
+                : sum_tensors(r, r->call->inputs, r->call->input_count,
+                              &d->sum[DIGEST_INPUTS]);
 }

@@ -266,9 +266,9 @@ static checkpoint_block sums_block(const dil_tensor *t) {
                             dil_tensor_count(t) * (int64_t)sizeof(float)};
 }
 
-static void list_sums(const dil_ring *r, const uint64_t *queries,
+static void list_sums(const dil_ring *r, const ring_gradients *g,
+                      const uint64_t *queries,
                       checkpoint_block blocks[SUM_BLOCKS]) {
-  const ring_gradients *g = r->gradients;
   checkpoint_block *next = blocks + 1; /* behind the header */
   *next++ = (checkpoint_block){queries, sizeof *queries};
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
@@ -280,17 +280,77 @@ static void list_sums(const dil_ring *r, const uint64_t *queries,
   *next = (checkpoint_block){g->inputs, inputs * (int64_t)sizeof(double)};
 }
 
-dil_status state_write_gradients(const dil_ring *r, const ring_digest *digest,
-                                 int32_t step) {
+/* A copy of the sums in `memory` of the host; if the device is the host, the sums
+ * themselves. */
+static dil_status sums_mirror_new(const dil_ring *r, ring_gradients *host,
+                                  void **memory) {
+  const int64_t size = sizeof(float);
+  int64_t inputs = input_sums_elements(r->call, r->gradients->wanted);
+  int64_t floats = 0;
+  *host = *r->gradients;
+  *memory = NULL;
+  if (r->device->calls->on_host) return DIL_OK;
+  dil_tensor *sums[3 * PROGRESSIONS_MOST];
+  for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
+    sums[3 * i] = &host->dq[i];
+    sums[3 * i + 1] = &host->keys.k[i];
+    sums[3 * i + 2] = &host->keys.v[i];
+  }
+  for (int32_t i = 0; i < 3 * PROGRESSIONS_MOST; i++)
+    floats += dil_tensor_count(sums[i]);
+  *memory = malloc((size_t)(inputs * (int64_t)sizeof(double) + floats * size) + 1);
+  if (!*memory)
+    return dil_fail(DIL_MEMORY, "no memory to keep the gradients of a rank");
+  float *at = (float *)((double *)*memory + inputs);
+  for (int32_t i = 0; i < 3 * PROGRESSIONS_MOST; i++) {
+    sums[i]->data = at;
+    at += dil_tensor_count(sums[i]);
+  }
+  if (host->inputs) host->inputs = *memory;
+  return DIL_OK;
+}
+
+/* Copies all sums from the mirror to the device (up) or back. */
+static dil_status sums_mirror_move(const dil_ring *r, const ring_gradients *host,
+                                   bool up) {
+  const ring_device_calls *calls = r->device->calls;
+  checkpoint_block here[SUM_BLOCKS], there[SUM_BLOCKS];
+  dil_status status = DIL_OK;
+  if (calls->on_host) return DIL_OK;
+  list_sums(r, host, &r->queries, here);
+  list_sums(r, r->gradients, &r->queries, there);
+  for (int32_t i = 2; i < SUM_BLOCKS && !status; i++) {
+    const void *from = up ? here[i].bytes : there[i].bytes;
+    void *to = (void *)(uintptr_t)(up ? there[i].bytes : here[i].bytes);
+    status = (up ? calls->write : calls->read)(r->device, to, from,
+                                               here[i].count);
+  }
+  return status;
+}
+
+static dil_status write_sums(const dil_ring *r, const ring_gradients *host,
+                             const ring_digest *digest, int32_t step) {
   char name[DIL_PATH_MAX];
   sums_header h = describe_sums(r, digest, step);
   checkpoint_block blocks[SUM_BLOCKS] = {{&h, sizeof h}};
-  list_sums(r, &r->queries, blocks);
+  list_sums(r, host, &r->queries, blocks);
   dil_status status = file_name(r, suffix, name);
   return status ? status : checkpoint_write(name, blocks, SUM_BLOCKS);
 }
 
+dil_status state_write_gradients(const dil_ring *r, const ring_digest *digest,
+                                 int32_t step) {
+  ring_gradients host;
+  void *memory;
+  dil_status status = sums_mirror_new(r, &host, &memory);
+  if (!status) status = sums_mirror_move(r, &host, false);
+  if (!status) status = write_sums(r, &host, digest, step);
+  free(memory);
+  return status;
+}
+
 static dil_status read_sums(checkpoint_file *file, const dil_ring *r,
+                            const ring_gradients *host,
                             const ring_digest *digest, const char *name,
                             int32_t *step) {
   checkpoint_block blocks[SUM_BLOCKS];
@@ -301,7 +361,7 @@ static dil_status read_sums(checkpoint_file *file, const dil_ring *r,
     return dil_fail(DIL_INPUT, "'%s' has no gradients of this rank, plan and "
                     "shape", name);
   status = compare_digests(&h.digest, digest, name);
-  list_sums(r, &queries, blocks);
+  list_sums(r, host, &queries, blocks);
   for (int32_t i = 1; i < SUM_BLOCKS && !status; i++)
     status = checkpoint_read(file, (void *)(uintptr_t)blocks[i].bytes,
                              blocks[i].count);
@@ -316,12 +376,17 @@ dil_status state_read_gradients(const dil_ring *r, const ring_digest *digest,
                                 int32_t *step) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
+  ring_gradients host;
+  void *memory;
   dil_status status = file_name(r, suffix, name);
   *step = -1;
   if (status || (access(name, F_OK) && errno == ENOENT)) return status;
-  status = checkpoint_open(name, &file);
-  if (!status) status = read_sums(file, r, digest, name, step);
+  status = sums_mirror_new(r, &host, &memory);
+  if (!status) status = checkpoint_open(name, &file);
+  if (!status) status = read_sums(file, r, &host, digest, name, step);
+  if (!status) status = sums_mirror_move(r, &host, true);
   checkpoint_close(file);
+  free(memory);
   return status;
 }
 

@@ -39,12 +39,11 @@ typedef struct ring_digest {
   int64_t gradients;
   uint64_t sum[DIGEST_COUNT];
 } ring_digest;
-ring_digest ring_digest_of(const dil_ring *ring);
+dil_status ring_digest_of(const dil_ring *ring, ring_digest *digest);
 
 /* The same of a run backward, in a file of its own, PREFIX.NAME.back: the f32
  * sums of dQ, dK and dV and the float64 sums of inputs, which are the ring's, and
- * the step that they include; what came back in that step itself they do not.
- * The device is the host. */
+ * the step that they include; what came back in that step itself they do not. */
 dil_status state_write_gradients(const dil_ring *ring,
                                  const ring_digest *digest, int32_t step);
 /* *step -1: there is no file, and the sums begin at 0. DIL_INPUT: as for

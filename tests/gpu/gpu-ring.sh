@@ -97,6 +97,90 @@ else
 fi
 told
 
+# ---- gradients ------------------------------------------------------------------
+
+back() { # example, topology, options...
+  example=$1 topology=$2
+  shift 2
+  beside is "gradients, $example: $topology" run "$example" "$topology" --backward \
+    --check "$@"
+}
+
+# A pattern of this script, in whose gradients all has a part: a delta of each branch,
+# dropout, sinks, scores with inputs, half a group of heads.
+written() { # name, words of the pattern
+  printf '%s\n' "pattern $1 { heads 4 kv 2; head_dim 24 value 16;" "$2 }" \
+    'topology one { devices 1; }' >"$TMP/own_$1.dil"
+}
+written detached 'dtype f32; causal; gradient detached; dropout 0.2;
+  input z : f32[H] gradient; input w : f32[H] gradient; sink z[h];
+  branch { segment 16; score s * w[h]; }
+  branch { segment 64; dilation 4; phase cycle; sink 0.5 * z[h]; }'
+written means 'dtype bf16; combine mean; input z : f32[H] gradient; sink z[h];
+  branch { segment 16; sink 0.5 * z[h]; } branch { segment 64; dilation 4; }
+  branch { window 8, 8; }'
+written biased 'dtype f32; causal; input t : f32[B, N] gradient;
+  input e : f32[H, 64] gradient; branch { } mask (i * 7 + j) % 5 != 0;
+  score s + t[b, j] + e[h, min(i - j, 63)];'
+own() { # name, topology, options...
+  example=$1 topology=$2
+  shift 2
+  sed '/^topology/d' "$TMP/own_$example.dil" >"$TMP/$example.dil"
+  echo "topology t { $topology timeout 60s; }" >>"$TMP/$example.dil"
+  beside is "gradients, $example: $topology" "$DIL" run "$TMP/$example.dil" \
+    --topology t --device cuda --random 7 --backward --check "$@"
+}
+
+gradients() { # queries
+  back decode_gqa 'devices 6; ring 2; heads 3; layout striped;' --seq "$1"
+  back decode_gqa 'devices 12; heads 12;' --seq "$1"
+  back headsplit_mean 'devices 6; ring 2; heads 3;' --seq $(($1 * 8))
+  back random_hash 'devices 3; heads 3;' --seq $(($1 * 2))
+  back alibi 'devices 4; ring 2; heads 2; exchange gather;' --seq "$1" \
+    --input slope=random
+  back union 'devices 3; ring 3; layout zigzag;' --seq "$1"
+  back gpt_oss 'devices 3; ring 3;' --seq "$1" --input z=random
+  # Queries come where they are few, and the rows of all ranks stand apart.
+  back dense 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2))
+  own detached 'devices 4; ring 2; heads 2; layout zigzag;' --seq "$1" \
+    --input z=random --input w=random --train --dlse random
+  own detached 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2)) \
+    --input z=random --input w=random
+  own means 'devices 3; ring 3; layout zigzag;' --seq "$1" --input z=random
+  own means 'devices 3; ring 3;' --seq 30 --keys $(($1 * 2)) --input z=random
+  own biased 'devices 4; heads 2; batch 2;' --seq "$1" --input t=random \
+    --input e=random --batch 3 --dlse random
+  own biased 'devices 4; ring 2; heads 2;' --seq "$1" --input t=random --input e=random
+}
+
+if [ "$gpus" -eq 0 ]; then
+  for order in now late random; do
+    EMULATED_ORDER=$order
+    back longnet_ring 'devices 3; ring 3; layout zigzag;' -D w=16 --seq 100
+    back causal 'devices 2; ring 2; layout zigzag; exchange gather;' --seq 60
+    back softcap 'devices 4; ring 2; batch 2; layout striped;' --seq 40 --batch 2
+  done
+  FAKE_CHIP=90
+  back longnet_ring 'devices 3; ring 3; layout striped;' -D w=16 --seq 130
+  back longnet_ring 'devices 4; ring 2; heads 2; exchange gather;' -D w=16 --seq 140
+  back causal 'devices 3; ring 3;' --seq 200
+  FAKE_CHIP=80
+  gradients 70
+else
+  for ring in 1 2 4; do
+    for layout in contiguous zigzag striped; do
+      shape="devices $ring; ring $ring; layout $layout;"
+      back longnet_ring "$shape" -D w=64 --seq 5000
+      back longnet_ring "$shape exchange gather;" -D w=16 --seq 3001
+      back dense "$shape" --seq 1024 --keys 1500
+      back causal "$shape exchange gather;" --seq 2048
+      back softcap "$shape" --seq 1200 --batch 2
+    done
+  done
+  gradients 900
+fi
+told
+
 # ---- exchange -----------------------------------------------------------------
 
 # What each branch's rows do does not change the bits, nor what moves: where all
@@ -125,6 +209,19 @@ resumes() {
       --out "$TMP/two.npy" && cmp "$TMP/one.npy" "$TMP/two.npy"
 }
 is "a rank's state is written, and resumed to the same bits" resumes
+sums_resume() {
+  run causal 'devices 2; ring 2;' --seq 64 --state "$TMP/sums" --backward \
+    --dk "$TMP/one.npy" && [ -e "$TMP/sums.1.back" ] &&
+    run causal 'devices 2; ring 2;' --seq 64 --state "$TMP/sums" --backward --resume \
+      --dk "$TMP/two.npy" && cmp "$TMP/one.npy" "$TMP/two.npy"
+}
+is "so are its sums of gradients" sums_resume
+other_sums() {
+  run causal 'devices 2; ring 2;' --seq 64 --state "$TMP/sums" --backward --resume \
+    --dlse random && return 1
+  grep -q "another set of gradients" "$TMP/said"
+}
+is "sums of other gradients are refused" other_sums
 
 # ---- NCCL -----------------------------------------------------------------------
 
@@ -175,6 +272,21 @@ same_bits() {
 }
 is "NCCL, in one process and in $ring: the bits that copies give" same_bits
 
+same_gradients() {
+  # shellcheck disable=SC2086 # a list of words
+  {
+    run longnet_ring "devices $ring; ring $ring;" $small --backward \
+      --dq "$TMP/dq.npy" --dk "$TMP/dk.npy" &&
+      run longnet_ring "$by_nccl" $small --backward --dq "$TMP/dq1.npy" \
+        --dk "$TMP/dk1.npy" &&
+      cmp "$TMP/dq.npy" "$TMP/dq1.npy" && cmp "$TMP/dk.npy" "$TMP/dk1.npy" &&
+      start "$by_nccl" $small --backward --dq "$TMP/dq1.npy" \
+        --dk "$TMP/dk1.npy" && finished &&
+      cmp "$TMP/dq.npy" "$TMP/dq1.npy" && cmp "$TMP/dk.npy" "$TMP/dk1.npy"
+  }
+}
+is "so are the bits of gradients" same_gradients
+
 # Rows that no process has whole, and of the output those that are checked.
 checked() {
   # shellcheck disable=SC2086 # a list of words
@@ -182,6 +294,12 @@ checked() {
     grep '^good' "$TMP/rank.0"
 }
 is "processes make their own rows and are checked" checked
+checked_gradients() {
+  # shellcheck disable=SC2086 # a list of words
+  start "$by_nccl layout zigzag; exchange gather;" $small --backward --check &&
+    finished && grep '^dq *good' "$TMP/rank.0" && grep '^dv *good' "$TMP/rank.0"
+}
+is "so are their gradients" checked_gradients
 
 mesh_of_processes() {
   # shellcheck disable=SC2086 # a list of words
@@ -255,7 +373,7 @@ struck() { # signal, options...
   # shellcheck disable=SC2086 # a list of words
   start "$by_nccl timeout ${patience}s;" $few --state "$TMP/struck" "$@"
   for _ in $(seq 600); do
-    [ -e "$TMP/struck.$((ring - 1))" ] && break
+    [ -e "$TMP/struck.$((ring - 1))${until:-}" ] && break
     sleep 0.1
   done
   [ "$gpus" -eq 0 ] || sleep 1
@@ -278,8 +396,8 @@ struck() { # signal, options...
 }
 
 # Each survivor must end in time and say who it was and in which step.
-strike() { # signal, word of the message
-  struck "$1" --repeat 1000000 || return 1
+strike() { # signal, word of the message, options...
+  struck "$1" --repeat 1000000 ${3:+"$3"} || return 1
   [ $took -le $((patience * 1000 + 2000)) ] || return 1
   for rank in $(seq 0 $((ring - 1))); do
     [ "$rank" -eq 1 ] || grep -q "rank 1 is $2.*step" "$TMP/rank.$rank" || return 1
@@ -287,6 +405,10 @@ strike() { # signal, word of the message
 }
 is "a rank is killed" strike KILL gone
 is "a rank is frozen" strike STOP silent
+until=.back
+is "a rank is killed in a run backward" strike KILL gone --backward
+is "a rank is frozen in a run backward" strike STOP silent --backward
+until=
 
 # Processes that meet at a port of this host.
 port=$((30000 + $$ % 20000))

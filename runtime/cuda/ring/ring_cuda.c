@@ -189,7 +189,7 @@ static dil_status ring_cuda_mark(ring_device *d, int32_t step) {
   if (!status) n->ran = true;
   c->begun = step + 1;
   cuda_leave(c->gpu);
-  return status;
+  return status ? status : ring_cuda_note_begun(c, step + 1);
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -293,8 +293,8 @@ static dil_status ring_cuda_wait(ring_device *d, dil_link *link, int32_t slot) {
   if (!result) result = driver->stream_wait(c->passes, n->came.event, 0);
   status = ring_cuda_check(c, result, "have a stream wait");
   cuda_leave(c->gpu);
-  bool over = link->step < c->begun; /* gradients come after their step */
-  return status || over ? status : ring_cuda_note_begun(c, link->step);
+  bool sums = n->stream == c->lane[RING_SUMS].stream; /* behind their step */
+  return status || sums ? status : ring_cuda_note_begun(c, link->step);
 }
 
 /* ---- memory, from the host ----------------------------------------------- */

@@ -78,6 +78,7 @@ dil_status notes_post(ring_notes *n, int32_t slot, message_note **made) {
   n->of_slot[slot] = n->posted;
   *made = n->message[n->posted++];
   (*made)->step = -1;
+  (*made)->over = false;
   return DIL_OK;
 }
 

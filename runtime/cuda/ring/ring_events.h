@@ -24,6 +24,7 @@ typedef struct message_note {
   bool expects;            /* a message comes from rank `from` */
   int32_t from;
   int32_t step;            /* the step that waits for it; -1: none so far */
+  bool over;               /* it is known to have come */
 } message_note;
 
 /* The address of a note stays valid until notes_free. */

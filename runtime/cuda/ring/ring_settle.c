@@ -62,14 +62,15 @@ static dil_status ring_cuda_count_step(ring_cuda *c, int32_t step,
   return status;
 }
 
-/* Waits for all messages that a step waits for. */
+/* Waits for all messages that steps up to this one wait for. */
 static dil_status ring_cuda_watch_messages(ring_cuda *c, dil_link *link,
                                            int32_t step) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < c->notes.posted && !status; i++) {
-    const message_note *n = c->notes.message[i];
-    if (n->expects && n->step == step)
-      status = ring_cuda_watch(c, link, n->came.event, n->from);
+    message_note *n = c->notes.message[i];
+    if (!n->expects || n->over || n->step < 0 || n->step > step) continue;
+    status = ring_cuda_watch(c, link, n->came.event, n->from);
+    n->over = !status;
   }
   return status;
 }
@@ -80,10 +81,11 @@ static dil_status ring_cuda_settle_entered(ring_cuda *c, dil_link *link,
   while (c->settled < c->begun && !status) {
     const step_note *n = c->notes.step[c->settled];
     link->step = c->settled;
-    if (c->settled) status = ring_cuda_watch_messages(c, link, c->settled);
+    status = ring_cuda_watch_messages(c, link, c->settled);
     if (!status && n->ran) status = ring_cuda_watch(c, link, n->done, -1);
     if (!status) status = ring_cuda_count_step(c, c->settled++, facts);
   }
+  if (!status) status = ring_cuda_watch_messages(c, link, INT32_MAX);
   if (!status)
     status =
         ring_cuda_check(c, ring_cuda_driver(c)->event_record(c->end, c->passes),

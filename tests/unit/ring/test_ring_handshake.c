@@ -253,12 +253,14 @@ static void open_reads(reads *r, int64_t apart) {
 }
 
 static dil_status write_sums(const reads *r) {
-  ring_digest digest = ring_digest_of(&r->rank.ring);
+  ring_digest digest;
+  ck_assert_int_eq(ring_digest_of(&r->rank.ring, &digest), DIL_OK);
   return state_write_gradients(&r->rank.ring, &digest, 1);
 }
 
 static dil_status read_sums(const reads *r, int32_t *step) {
-  ring_digest digest = ring_digest_of(&r->rank.ring);
+  ring_digest digest;
+  ck_assert_int_eq(ring_digest_of(&r->rank.ring, &digest), DIL_OK);
   return state_read_gradients(&r->rank.ring, &digest, step);
 }
 
