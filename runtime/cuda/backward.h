@@ -57,6 +57,10 @@ dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
 dil_status backward_run_fast(backward_run *b);
+/* The launches of a pass by the fast kernels. */
+struct hopper_gradient_space;
+dil_status backward_run_fast_pass(backward_run *b, int32_t p,
+                                  const struct hopper_gradient_space *space);
 /* The general kernels of gradients, which may be promised only unless the call
  * `waits`. Behind the fast kernels, while the general ones are still being
  * compiled: the device is asked whether these have anything to do, and they are

@@ -70,8 +70,8 @@ static dil_status backward_run_fast_code(backward_run *b, int32_t p,
   return status;
 }
 
-static dil_status backward_run_fast_pass(backward_run *b, int32_t p,
-                                         const hopper_gradient_space *space) {
+dil_status backward_run_fast_pass(backward_run *b, int32_t p,
+                                  const hopper_gradient_space *space) {
   const backward_codes *codes = &b->codes;
   dil_status status = backward_run_fast_code(b, p, space, codes->fast_k);
   if (!status && codes->fast_v != codes->fast_k)

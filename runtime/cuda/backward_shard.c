@@ -4,13 +4,16 @@
  * In: a call with o and lse of the whole sequence, dO, and f32 sums. Out:
  * launches that add to the sums what the shard's pairs give. Where a branch has a
  * softmax or a delta of its own, the states of the rows say its lse and o. Rows
- * that come from another rank bring numbers in place of all that. */
+ * that come from another rank bring numbers in place of all that. The fast kernels
+ * leave out rows whose sums are not finite, and mark them: the general ones then
+ * add these alone. */
 #include "backward.h"
 #include "workspace.h"
 #include "general.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu_run.h"
+#include "runtime/cuda/hopper/hopper_gradient.h"
 #include "runtime/rowset/walk.h"
 
 bool kernel_asks_states(const dil_cuda_kernel *kernel) {
@@ -43,17 +46,39 @@ static dil_status shard_have_codes(backward_run *b) {
   if (b->run.shard->inputs && backward_wants_scores(b))
     status = codes_take_gradient(codes, GRADIENT_INPUTS, true, &of->inputs);
   if (!status) status = backward_have_general_codes(b, true);
+  if (!status) status = backward_have_fast_codes(b);
   if (!status && cuda_bounds_bytes(&b->run))
     status = codes_take_last(codes, &of->general);
   return status;
 }
 
-/* Facts, but where numbers stand for them; sums of inputs; bounds of inputs. */
+static bool shard_is_fast(const backward_run *b) {
+  const cuda_run *r = &b->run;
+  return !r->shard->sinks && !backward_asks_states(r->table) &&
+         !backward_fast_refusal(b);
+}
+
+/* Marks of the rows of dQ, dK and dV. */
+static int64_t shard_marks(const cuda_run *r, int32_t of) {
+  const dil_table *t = r->table;
+  return r->B * (of ? r->M * t->kv_heads : r->N * t->heads);
+}
+
+/* Facts, but where numbers stand for them; of the fast kernels their facts, their
+ * space and the marks; sums of inputs; bounds of inputs. */
 static void shard_lay_out(backward_run *b) {
   const cuda_run *r = &b->run;
   backward_layout *at = &b->at;
   int64_t rows = r->shard->numbers ? 0 : cuda_rows(r) * r->table->heads;
-  at->inputs = round_up(rows * DIL_FACTS * (int64_t)sizeof(float), 256);
+  bool fast = shard_is_fast(b);
+  int64_t facts = round_up(cuda_rows(r) * r->table->heads * DIL_FACTS *
+                               (int64_t)sizeof(float), 256);
+  int64_t marks = 0;
+  for (int32_t i = 0; i < 3; i++) marks += shard_marks(r, i);
+  at->fast = round_up(rows * DIL_FACTS * (int64_t)sizeof(float), 256);
+  at->sums[0] = at->fast + (fast ? facts : 0);
+  at->sums[1] = at->sums[0] + (fast ? hopper_gradient_bytes(r) : 0);
+  at->inputs = round_up(at->sums[1] + (fast ? marks : 0), 256);
   if (r->shard->inputs) {
     input_sums_plan(r, b->call->inputs,
                     b->codes.inputs ? b->codes.inputs->about.threads / 32 : 1,
@@ -135,12 +160,60 @@ static dil_status shard_end_sinks(backward_run *b) {
   return status ? status : backward_run_sinks(b, true, 0);
 }
 
-static dil_status shard_run_pass(backward_run *b, int32_t p) {
+static bool shard_has_pass(const backward_run *b, int32_t p) {
   const cuda_run *r = &b->run;
-  bool some = r->M && r->table->passes[p].branches & ~r->shard->left_out;
+  return r->M && r->table->passes[p].branches & ~r->shard->left_out;
+}
+
+static dil_status shard_run_pass(backward_run *b, int32_t p) {
   dil_status status = shard_take_facts(b, p);
-  if (!status && some) status = backward_run_pass(b, p, false);
+  if (!status && shard_has_pass(b, p)) status = backward_run_pass(b, p, false);
   return status ? status : shard_run_sinks(b, p);
+}
+
+/* ---- by the fast kernels -------------------------------------------------- */
+
+static dil_status shard_clear_marks(const backward_run *b) {
+  const cuda_driver *driver = b->run.device->driver;
+  size_t bytes = (size_t)(b->at.inputs - b->at.sums[1]);
+  return cuda_check(
+      driver,
+      driver->fill_ordered((cu_pointer)(uintptr_t)b->gradient.q.marks, 0, bytes,
+                           b->run.stream),
+      "clear marks");
+}
+
+/* A pass, and of the rows that it marks once more. */
+static dil_status shard_run_fast_pass(backward_run *b, int32_t p,
+                                      const hopper_gradient_space *space) {
+  gradient_run *g = &b->gradient;
+  float *facts = g->facts;
+  if (!shard_has_pass(b, p)) return DIL_OK;
+  dil_status status = shard_clear_marks(b);
+  if (!status) status = backward_run_fast_pass(b, p, space);
+  g->only_if = space->spoiled;
+  if (!status)
+    status = b->run.shard->numbers ? shard_take_facts(b, p)
+                                   : shard_make_facts(b, p);
+  if (!status) status = backward_run_pass(b, p, false);
+  g->only_if = NULL;
+  g->facts = facts;
+  return status;
+}
+
+static dil_status shard_run_fast(backward_run *b, char *base) {
+  const cuda_run *r = &b->run;
+  gradient_run *g = &b->gradient;
+  hopper_gradient_space space =
+      hopper_gradient_place(g, base + b->at.sums[0]);
+  space.facts = (float *)(base + b->at.fast);
+  g->q.marks = (unsigned char *)base + b->at.sums[1];
+  g->k.marks = g->q.marks + shard_marks(r, 0);
+  g->v.marks = g->k.marks + shard_marks(r, 1);
+  dil_status status = hopper_gradient_facts(g, &space, b->codes.fast_q);
+  for (int32_t p = 0; p < r->table->pass_count && !status; p++)
+    status = shard_run_fast_pass(b, p, &space);
+  return status;
 }
 
 static dil_status shard_run_all(backward_run *b) {
@@ -148,6 +221,7 @@ static dil_status shard_run_all(backward_run *b) {
   dil_status status = DIL_OK;
   if (b->run.bounds) status = general_bounds(&b->run, b->codes.general);
   if (!status) status = input_sums_begin(g, b->sums, b->codes.q, &b->inputs);
+  if (!status && shard_is_fast(b)) return shard_run_fast(b, (char *)g->facts);
   for (int32_t p = 0; p < b->run.table->pass_count && !status; p++)
     status = shard_run_pass(b, p);
   if (!status) status = shard_end_sinks(b);

@@ -30,7 +30,8 @@ static void gradient_fill_strides(const dil_tensor *t, long long out[3]) {
 static dil_gradient gradient_view(const gradient_target *target, bool first) {
   const dil_tensor *to = target->to;
   dil_gradient out = {
-      .data = to->data, .wide = to->dtype == DIL_F32, .add = !first};
+      .data = to->data, .wide = to->dtype == DIL_F32, .add = !first,
+      .marks = target->marks};
   gradient_fill_strides(to, out.stride);
   if (!to->data || !target->sums) return out;
   out.data = target->sums;

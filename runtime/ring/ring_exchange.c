@@ -231,7 +231,7 @@ dil_status ring_spread_step(ring_work *w, int32_t step, const positions *owned,
   ring_device *d = w->device;
   int64_t there = w->B * positions_count(owned) * t->kv_heads *
                   (int64_t)dil_dtype_size(t->dtype);
-  bool zero = d->calls->on_host;
+  bool zero = d->calls->on_host || w->back;
   dil_status status = d->calls->take(d, there * t->head_dim, zero, &e->k);
   if (!status) status = d->calls->take(d, there * t->value_dim, zero, &e->v);
   if (!status) ring_view_keys(w, e->k, e->v, t->dtype, owned, keys);

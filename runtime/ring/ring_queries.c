@@ -148,15 +148,15 @@ static dil_status spread(ring_work *w, route *r, const char *message,
                                    &queries->numbers);
 }
 
-/* A row that did not travel is 0 on the host, so that it is finite. */
+/* A row that did not travel is 0, so that it is finite. */
 static dil_status take_queries(ring_work *w, exchange *e,
                                const positions *owned, ring_queries *queries) {
   const dil_table *t = w->ring->shape.table;
   int64_t rows = rows_of(w, owned);
   int64_t bytes = rows * w->B * route_row_bytes(t);
   dil_status status =
-      w->device->calls->take(w->device, bytes + number_bytes(w, rows),
-                             w->device->calls->on_host, &e->queries);
+      w->device->calls->take(w->device, bytes + number_bytes(w, rows), true,
+                             &e->queries);
   char *at = e->queries;
   if (status) return status;
   view_numbers(w, owned, at, &queries->numbers);

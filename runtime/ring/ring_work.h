@@ -124,7 +124,8 @@ dil_status ring_wait_step(ring_work *w, int32_t step);
 /* Waits for one message, if it was posted. */
 dil_status ring_wait_phase(ring_work *w, int32_t step, exchange_phase phase);
 /* Allocates the sender's shard and spreads the received rows into it. On the
- * host the shard is cleared, so that rows that did not travel are finite. */
+ * host, and backward, the shard is cleared, so that rows that did not travel are
+ * finite. */
 dil_status ring_spread_step(ring_work *w, int32_t step, const positions *owned,
                             ring_keys *keys);
 /* Views of rank keys in k and v, [B, rows of the shard, Hkv, D], one for each

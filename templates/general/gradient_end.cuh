@@ -36,6 +36,11 @@ DIL_INLINE void end_row(const dil_params &p, const dil_tile &t,
   h -= p.head;
 #endif
   int n = row_at(p, t, position);
+#if SHARDS
+  int heads = HOLDS_KEYS ? tile_heads(p) : p.heads;
+  int rows = HOLDS_KEYS ? p.key_rows : p.rows;
+  if (out.marks && !out.marks[((long long)t.b * heads + h) * rows + n]) return;
+#endif
   long long from = batch_place(p, t, HOLDS_KEYS, out.stride);
 #pragma unroll 1
   for (int d = threadIdx.x & 31; d < DIM; d += 32)

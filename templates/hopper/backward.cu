@@ -36,6 +36,9 @@
 #ifndef SUMS
 #define SUMS 0           // 1: gradients are added to sums in f32
 #endif
+#ifndef MARKS
+#define MARKS 0          // 1: rows whose sums are not finite are marked
+#endif
 #ifndef PINGPONG
 #define PINGPONG 0       // 1: warpgroups take turns to issue products
 #endif

@@ -15,12 +15,21 @@ DEVICE bool are_finite(const float (&x)[count], int half) {
 }
 
 #if SUMS
+// Whether all sums of a row are finite, of which four threads have a part each.
+DEVICE bool all_finite(bool finite) {
+#if MARKS
+  finite &= __shfl_xor_sync(~0u, (int)finite, 1);
+  finite &= __shfl_xor_sync(~0u, (int)finite, 2);
+#endif
+  return finite;
+}
+
 // Adds a warp's rows to the sums of earlier passes. The four threads of a row
 // write 32 bytes together.
 template <int count>
 DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
                          const tile_rows_message &t, float factor,
-                         int columns) {
+                         int columns, unsigned char *marks) {
   u32 thread = thread_index();
   int column = thread % 4 * 2, row = warp_row(thread) + thread % 32 / 4;
   bool finite = true;
@@ -29,8 +38,13 @@ DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
   for (int half = 0; half < 2; half++) {
     int at = row + half * 8;
     float *here = out + (t.first + at * t.step) * to.row + column;
+    bool good = all_finite(are_finite(x, half));
     if (at >= t.rows) continue;
-    finite &= are_finite(x, half);
+    finite &= good;
+    if (MARKS && !good) {
+      marks[t.first + at * t.step] = 1;
+      continue;
+    }
 #pragma unroll
     for (int g = 0; g < count / 4; g++) {
       float2 *sum = (float2 *)(here + 8 * g);
@@ -50,7 +64,7 @@ DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
 template <int count>
 DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
                          const tile_rows_message &t, float factor,
-                         int columns) {
+                         int columns, unsigned char *) {
   u32 thread = thread_index();
   int lane = thread % 4, row = warp_row(thread) + thread % 32 / 4;
   bool odd = lane & 1, finite = true;
@@ -79,8 +93,10 @@ template <int count>
 DEVICE void store_gradient(const hopper_backward_launch &run,
                            const hopper_gradient &to, float (&x)[count],
                            const tile_rows_message &t, float factor,
-                           int columns) {
-  if (to.data && !put_gradient(to, x, t, factor, columns))
+                           int columns, unsigned char *marks) {
+  if (MARKS)
+    marks += ((long long)t.batch * run.of.heads + t.head) * run.held_rows;
+  if (to.data && !put_gradient(to, x, t, factor, columns, marks))
     *(volatile unsigned *)run.spoiled = 1;
 }
 
@@ -106,11 +122,12 @@ DEVICE void end_tile(const hopper_backward_launch &run, const consumer &,
 #if MAKES_SCORED
   float scored = power_of_2(-(WEIGHT_BITS + unit_bits(run)));
   store_gradient(run, run.scored, f.scored, t, run.scored_factor * scored,
-                 HEAD_DIM);
+                 HEAD_DIM, run.scored_marks);
 #endif
 #if MAKES_WEIGHTED
   store_gradient(run, run.weighted, f.weighted, t,
-                 run.weighted_factor * power_of_2(-WEIGHT_BITS), VALUE_DIM);
+                 run.weighted_factor * power_of_2(-WEIGHT_BITS), VALUE_DIM,
+                 run.weighted_marks);
 #endif
 }
 

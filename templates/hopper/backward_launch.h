@@ -13,8 +13,8 @@
 
 enum { HOPPER_BACKWARD_BYTES = 31360 }; /* of hopper_backward_launch */
 
-/* A gradient of 16-bit elements; where the plan has several passes, sums in f32
- * to which each pass adds. Strides count elements. */
+/* A gradient of 16-bit elements; where the plan has several passes, or the call is
+ * a shard, sums in f32 to which each pass adds. Strides count elements. */
 typedef struct hopper_gradient {
   void *data;                  /* NULL: it is not wanted */
   long long batch, row, head;
@@ -37,6 +37,9 @@ typedef struct hopper_backward_launch {
   const unsigned *held_words, *streamed_words;
   int held_rows, streamed_rows;
   float scored_factor, weighted_factor; /* of the sums */
+  /* Of a shard, [batches, heads, held_rows]: rows whose sums are not finite are
+   * marked, and not added. */
+  unsigned char *scored_marks, *weighted_marks;
 } hopper_backward_launch;
 
 /* The parameter of the kernel that makes the facts. Strides count elements, in
@@ -63,6 +66,11 @@ typedef struct hopper_facts_launch {
   unsigned *row_words, *key_words;
   const unsigned *seed_at;     /* in place of seed_low and seed_high, or NULL */
   unsigned seed_low, seed_high;
+  int first, key_first;        /* positions of row 0, where all keys are there, and
+                                  of key 0 */
+  int batch, head;             /* numbers in the whole of the call's first */
+  const float *numbers;        /* facts that came with the rows, [batches, rows,
+                                  heads] of two: in place of o, lse and dlse */
 } hopper_facts_launch;
 
 #endif

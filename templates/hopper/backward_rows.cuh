@@ -80,17 +80,23 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
   const float log2_e = 1.44269504088896340736f;
   head_row r = row_of(run, blockIdx.x, run.rows, run.heads);
   long long at = offset_of(run.do_stride, r.b, r.n, r.h);
-  float delta = dot_rows(run.o, run.do_,
-                         offset_of(run.o_stride, r.b, r.n, r.h), at, r.there);
-  float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
-  if (run.dlse) delta -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)];
-  delta *= run.kept;
+  float2 facts;
+  if (run.numbers) {
+    facts = ((const float2 *)
+                 run.numbers)[((long long)r.b * run.rows + r.n) * run.heads + r.h];
+  } else {
+    float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
+    facts.x = lse == MINUS_INFINITY ? INFINITE_LSE : lse * log2_e;
+    facts.y = dot_rows(run.o, run.do_, offset_of(run.o_stride, r.b, r.n, r.h),
+                       at, r.there);
+    if (run.dlse) facts.y -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)];
+  }
+  facts.y *= run.kept;
 #if ELEMENT == 2
   raise_top(run.tops, dot_rows(run.do_, run.do_, at, at, r.there), r.there);
-  raise_top(run.tops + 2, fabsf(delta), r.there);
+  raise_top(run.tops + 2, fabsf(facts.y), r.there);
 #endif
   if (!r.there || thread_index() % ROW_LANES) return;
-  float2 facts = {lse == MINUS_INFINITY ? INFINITE_LSE : lse * log2_e, delta};
   ((float2 *)run.facts)[((long long)r.b * run.heads + r.h) * run.rows + r.n] =
       facts;
 }
@@ -116,11 +122,12 @@ DEVICE void draw_word(const hopper_facts_launch &run) {
   long long head = i / count;
   if (head >= (long long)run.batches * run.heads) return;
   int batch = (int)(head / run.heads), n = (int)(i % count);
-  int away = key ? 0 : keys_of(run, batch) - run.rows;
+  int away = key ? run.key_first : keys_of(run, batch) - run.keys + run.first;
   dil_seed seed = seed_of(run);
   (key ? run.key_words : run.row_words)[i] =
-      dil_drop_word(key ? DIL_DROP_KEY : DIL_DROP_ROW, batch,
-                    (int)(head % run.heads), n + away, seed.low, seed.high);
+      dil_drop_word(key ? DIL_DROP_KEY : DIL_DROP_ROW, batch + run.batch,
+                    (int)(head % run.heads) + run.head, n + away, seed.low,
+                    seed.high);
 }
 #endif
 

@@ -151,6 +151,8 @@ typedef struct dil_gradient {
   long long stride[3]; /* b, n, h */
   int wide;            /* f32, whatever the kernel's elements are */
   int add;             /* to what an earlier pass has left */
+  const unsigned char *marks; /* [batches, heads, rows]: only rows that are marked
+                          * gain anything; NULL: all do */
 } dil_gradient;
 
 /* The gradient of one input and its sums. Tiles that may add to one element are
@@ -178,7 +180,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2280 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2312 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */

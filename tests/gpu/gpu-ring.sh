@@ -112,7 +112,7 @@ written() { # name, words of the pattern
   printf '%s\n' "pattern $1 { heads 4 kv 2; head_dim 24 value 16;" "$2 }" \
     'topology one { devices 1; }' >"$TMP/own_$1.dil"
 }
-written detached 'dtype f32; causal; gradient detached; dropout 0.2;
+written apart 'dtype f32; causal; gradient detached; dropout 0.2;
   input z : f32[H] gradient; input w : f32[H] gradient; sink z[h];
   branch { segment 16; score s * w[h]; }
   branch { segment 64; dilation 4; phase cycle; sink 0.5 * z[h]; }'
@@ -122,6 +122,7 @@ written means 'dtype bf16; combine mean; input z : f32[H] gradient; sink z[h];
 written biased 'dtype f32; causal; input t : f32[B, N] gradient;
   input e : f32[H, 64] gradient; branch { } mask (i * 7 + j) % 5 != 0;
   score s + t[b, j] + e[h, min(i - j, 63)];'
+written drops 'dtype f16; causal; dropout 0.2; branch { }'
 own() { # name, topology, options...
   example=$1 topology=$2
   shift 2
@@ -129,6 +130,26 @@ own() { # name, topology, options...
   echo "topology t { $topology timeout 60s; }" >>"$TMP/$example.dil"
   beside is "gradients, $example: $topology" "$DIL" run "$TMP/$example.dil" \
     --topology t --device cuda --random 7 --backward --check "$@"
+}
+
+# Random numbers and one infinity in dO: the fast kernels mark the rows whose sums
+# are not finite, and the general ones make these alone.
+infinite() { # topology
+  printf '%s\n' 'pattern marked { heads 2; head_dim 64; dtype bf16; causal;' \
+    'branch { segment 200; } branch { dilation 4; } }' >"$TMP/marked.dil"
+  echo "topology t { $1 timeout 60s; }" >>"$TMP/marked.dil"
+  python3 -c '
+import random, struct, sys
+random.seed(3)
+head = b"{\x27descr\x27: \x27<f4\x27, \x27fortran_order\x27: False, " \
+    b"\x27shape\x27: (1, 400, 2, 64)}"
+head += b" " * (117 - len(head)) + b"\n"
+rows = [random.gauss(0, 1) for _ in range(51200)]
+rows[130 * 128 + 5] = float("inf")
+open(sys.argv[1], "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + head
+                              + struct.pack("<51200f", *rows))' "$TMP/do.npy" || return 1
+  "$DIL" run "$TMP/marked.dil" --topology t --device cuda --seq 400 --random 7 \
+    --backward --do "$TMP/do.npy" --check
 }
 
 gradients() { # queries
@@ -142,9 +163,9 @@ gradients() { # queries
   back gpt_oss 'devices 3; ring 3;' --seq "$1" --input z=random
   # Queries come where they are few, and the rows of all ranks stand apart.
   back dense 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2))
-  own detached 'devices 4; ring 2; heads 2; layout zigzag;' --seq "$1" \
+  own apart 'devices 4; ring 2; heads 2; layout zigzag;' --seq "$1" \
     --input z=random --input w=random --train --dlse random
-  own detached 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2)) \
+  own apart 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2)) \
     --input z=random --input w=random
   own means 'devices 3; ring 3; layout zigzag;' --seq "$1" --input z=random
   own means 'devices 3; ring 3;' --seq 30 --keys $(($1 * 2)) --input z=random
@@ -164,6 +185,8 @@ if [ "$gpus" -eq 0 ]; then
   back longnet_ring 'devices 3; ring 3; layout striped;' -D w=16 --seq 130
   back longnet_ring 'devices 4; ring 2; heads 2; exchange gather;' -D w=16 --seq 140
   back causal 'devices 3; ring 3;' --seq 200
+  own drops 'devices 4; ring 2; heads 2; layout zigzag;' --seq 300 --train
+  beside is "gradients that are not finite" infinite 'devices 3; ring 3;'
   FAKE_CHIP=80
   gradients 70
 else
@@ -177,6 +200,8 @@ else
       back softcap "$shape" --seq 1200 --batch 2
     done
   done
+  own drops 'devices 4; ring 2; heads 2; layout zigzag;' --seq 3000 --train
+  beside is "gradients that are not finite" infinite 'devices 3; ring 3;'
   gradients 900
 fi
 told

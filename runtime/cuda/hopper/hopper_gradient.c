@@ -88,8 +88,21 @@ static dil_status hopper_gradient_open(const dil_table *table,
 
 /* ---- the launch ---------------------------------------------------------- */
 
+/* The place of a shard whose keys are held, and are the rows. */
+static hopper_place gradient_place_keys(const cuda_run *r) {
+  const dil_progression *q = &r->shard->queries, *k = &r->shard->keys;
+  return (hopper_place){.batches = r->B, .rows = r->M, .first = k->first,
+                        .low = k->first, .high = k->first + k->count,
+                        .key_low = q->first, .key_high = q->first + q->count,
+                        .M = r->shard->M, .shard = true};
+}
+
 /* Rows that tiles hold, as rows; rows that they stream, as keys. */
-static hopper_place gradient_place(const cuda_run *r, bool holds_keys) {
+static hopper_place gradient_place(const cuda_run *r, int32_t pass,
+                                   bool holds_keys) {
+  if (r->shard)
+    return holds_keys ? gradient_place_keys(r)
+                      : hopper_place_shard(r->table, pass, r->shard, r->B);
   hopper_place place = hopper_place_whole(r->B, r->N, r->M);
   place.shorter = r->call->lengths != NULL;
   if (!holds_keys) return place;
@@ -159,6 +172,8 @@ static void gradient_fill_call(const gradient_run *g,
   l->streamed_words = keys ? space->row_words : space->key_words;
   l->held_rows = (int)(keys ? r->M : r->N);
   l->streamed_rows = (int)(keys ? r->N : r->M);
+  l->scored_marks = keys ? g->k.marks : g->q.marks;
+  l->weighted_marks = g->v.marks;
 }
 
 /* Fills a launch, except its counters. */
@@ -174,7 +189,7 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
                             .tile_rows = code->about.tile_rows,
                             .group = r->table->heads / r->table->kv_heads,
                             .processors = r->device->facts.processors};
-  const hopper_place place = gradient_place(r, keys);
+  const hopper_place place = gradient_place(r, pass, keys);
   memset(l, 0, sizeof *l);
   pthread_mutex_lock(&m->lock);
   const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
@@ -204,7 +219,7 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
 
 /* Whether some rows are in no tile, or several passes add to them. */
 static bool gradient_clears(const cuda_run *r, const gradient_memory *m) {
-  return m->clears || r->call->lengths || r->N > r->M;
+  return !r->shard && (m->clears || r->call->lengths || r->N > r->M);
 }
 
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
@@ -220,6 +235,7 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);
+  if (g->of->shard && !l.of.tiles) return status; /* no row sees another */
   return status ? status : gradient_launch(g, code, &l);
 }
 
@@ -306,7 +322,14 @@ static void facts_fill(const gradient_run *g,
                              .key_words = space->key_words,
                              .seed_at = r->call->seed_at,
                              .seed_low = (unsigned)r->call->seed,
-                             .seed_high = (unsigned)(r->call->seed >> 32)};
+                             .seed_high = (unsigned)(r->call->seed >> 32),
+                             .first = (int)cuda_queries(r).first,
+                             .key_first = (int)cuda_keys(r).first};
+  if (r->shard) {
+    l->batch = r->shard->batch;
+    l->head = r->shard->head;
+    l->numbers = r->shard->numbers;
+  }
   if (t->dtype == DIL_F16)
     l->value_blocks = (int)facts_blocks(t, r->B * r->M * t->kv_heads);
   facts_strides(&g->o, l->o_stride);
@@ -354,6 +377,36 @@ static bool gradient_has_early_rows(const gradient_memory *m, int32_t passes) {
   return early;
 }
 
+/* Whether a shard leaves out some branches of a pass, and not others. */
+static bool gradient_leaves_some(const cuda_run *r) {
+  bool some = false;
+  for (int32_t p = 0; p < r->table->pass_count; p++) {
+    uint64_t branches = r->table->passes[p].branches;
+    some |= (branches & r->shard->left_out) && (branches & ~r->shard->left_out);
+  }
+  return some;
+}
+
+/* What a shard adds to is f32, in pairs of elements. */
+static bool gradient_has_pairs(const dil_tensor *t) {
+  bool pairs = (uintptr_t)t->data % (2 * sizeof(float)) == 0;
+  for (int axis = 0; axis < 3; axis++) pairs &= t->stride[axis] % 2 == 0;
+  return pairs;
+}
+
+static const char *gradient_shard_refusal(const gradient_run *g, bool early) {
+  const cuda_run *r = g->of;
+  if (cuda_queries(r).step > 1 || cuda_keys(r).step > 1)
+    return "rows that lie apart";
+  if (cuda_queries(r).first < 0 && early) return "queries before the first key";
+  if (gradient_leaves_some(r)) return "some branches of a pass";
+  if (r->shard->M > 1 << 29) return "more than 2^29 rows";
+  if (!gradient_has_pairs(g->q.to) || !gradient_has_pairs(g->k.to) ||
+      !gradient_has_pairs(g->v.to))
+    return "sums that are not aligned";
+  return NULL;
+}
+
 const char *hopper_gradient_refusal(const gradient_run *g,
                                     const cuda_code *code) {
   enum { FEW_ROWS = 64 };
@@ -367,14 +420,17 @@ const char *hopper_gradient_refusal(const gradient_run *g,
     return "lengths where segments are not nested";
   if (c->lengths && early)
     return "lengths where only some branches have segments";
-  if (r->N > r->M && early) return "queries before the first key";
+  if (!r->shard && r->N > r->M && early) return "queries before the first key";
   if (!(r->scale > 0)) return "a scale that is not positive";
   if (r->N < FEW_ROWS) return "fewer than 64 queries";
   if (r->M > 1 << 29 || r->N > 1 << 29) return "more than 2^29 rows";
   if (r->B > 1 << 16) return "more than 2^16 batch rows";
-  bool described = gradient_is_described(&g->o) && maps_can(&c->q) &&
-                   maps_can(&c->k) && maps_can(&c->v) && maps_can(&c->o);
+  bool numbers = r->shard && r->shard->numbers;
+  bool described = (numbers || gradient_is_described(&g->o)) &&
+                   maps_can(&c->q) && maps_can(&c->k) && maps_can(&c->v) &&
+                   maps_can(&c->o);
   if (!described) return "tensors that no tensor map describes";
+  if (r->shard) return gradient_shard_refusal(g, early);
   if (!gradient_is_described(g->q.to) || !gradient_is_described(g->k.to) ||
       !gradient_is_described(g->v.to))
     return "gradients of another type, or that are not aligned";

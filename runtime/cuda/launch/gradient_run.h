@@ -10,6 +10,9 @@ typedef struct gradient_target {
   const dil_tensor *to; /* data NULL: not wanted */
   float *sums;          /* f32 of several passes, rounded at the end; NULL: the
                            passes write into `to` */
+  unsigned char *marks; /* on the device, of the rows [B, H, rows]: the fast kernels
+                           mark those whose sums are not finite, which the
+                           general ones then make; NULL: there are none */
   const unsigned *round_if; /* on the device: the sums are rounded only where it
                                is not 0; NULL: always */
 } gradient_target;

@@ -120,12 +120,13 @@ static const gradient_config *gradient_config_of(const dil_table *t,
   return NULL;
 }
 
-/* f16 with dropout would spill registers. */
+/* f16 with dropout would spill registers. Shards add to the sums of others. */
 static bool gradient_is_fused(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
   const gradient_variant v = {&made_fused, false};
   bool spills = t->dtype == DIL_F16 && t->dropout > 0;
-  return r->any_order && !spills && gradient_config_of(t, &v, 0);
+  return r->any_order && !r->gradients_of_shards && !spills &&
+         gradient_config_of(t, &v, 0);
 }
 
 static gradient_variant gradient_variant_of(const gpu_request *r,
@@ -172,8 +173,9 @@ static bool hopper_gradient_can(const gpu_request *r, char *reason,
   }
 }
 
-static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
+static void gradient_put_features(const gpu_request *r, bool keys, int32_t rows,
                                   source_text *text) {
+  const dil_table *t = &r->common.plan->table;
   char reason[128];
   hopper_table made;
   bool left = false, back = false, some = false, shifts = false, nested = true;
@@ -196,8 +198,8 @@ static void gradient_put_features(const dil_table *t, bool keys, int32_t rows,
   put(text, "#define NESTED %d\n#define SHIFTS %d\n#define LEFT_WINDOWS %d\n",
       nested, shifts, left);
   put(text, "#define BACK_WINDOWS %d\n#define ROW_RANGES %d\n", back, some);
-  put(text, "#define EACH_PHASE %d\n#define SUMS %d\n", each,
-      t->pass_count > 1);
+  put(text, "#define EACH_PHASE %d\n#define SUMS %d\n#define MARKS %d\n", each,
+      t->pass_count > 1 || r->gradients_of_shards, r->gradients_of_shards);
 }
 
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
@@ -239,7 +241,7 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
   put(text, "#define SHARED_LIMIT %d\n", code->shared);
   put(text, "#define DROPS %d\n#define DROPOUT %lluu\n", v.drops,
       (unsigned long long)(t->dropout * 4294967296.0));
-  gradient_put_features(t, v.made != &made_queries, s->rows, text);
+  gradient_put_features(r, v.made != &made_queries, s->rows, text);
   put_template(text, "templates/hopper/backward.cu");
   return true;
 }
