@@ -48,6 +48,7 @@ dil_status backward_check(dil_cuda_kernel *kernel,
   if (!status) status = backward_refuse(kernel);
   b->seen.o = call->output;
   b->run.call = &b->seen;
+  b->run.turns = call->dk.data || call->dv.data;
   return status;
 }
 

@@ -422,6 +422,9 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   if (!status)
     status = general_launch_warps(r, code, GENERAL_BOUNDS,
                                   cuda_bounds_blocks(r, false), &p);
+  if (!status)
+    status = general_launch_warps(r, code, GENERAL_TURN, cuda_turned_squares(r),
+                                  &p);
   if (status) return status;
   return general_launch_warps(r, code, GENERAL_INTERVALS,
                               cuda_bounds_blocks(r, true), &p);
@@ -461,7 +464,7 @@ const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds",
               "dil_lists", "dil_clear", "dil_intervals", "dil_choose_means",
-              "dil_choose", "dil_choose_join"},
+              "dil_choose", "dil_choose_join", "dil_turn"},
     .refusal = general_refusal,
     .estimate = general_estimate,
     .workspace = general_workspace,

@@ -19,7 +19,8 @@ enum {
   GENERAL_INTERVALS,
   GENERAL_CHOOSE_MEANS,
   GENERAL_CHOOSE,
-  GENERAL_CHOOSE_JOIN
+  GENERAL_CHOOSE_JOIN,
+  GENERAL_TURN
 };
 
 /* All but the tile space of a pass. */

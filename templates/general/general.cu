@@ -13,6 +13,7 @@
  *   dil_bounds bounds of the inputs that masks read (bounds.cuh)
  *   dil_intervals ranges of equal elements (intervals.cuh)
  *   dil_lists  the tables that lists of blocks stand for (lists.cuh)
+ *   dil_turn   the same tables turned round, for gradients of keys
  *   dil_begin  the first state of the rows that several passes touch
  *   dil_end    that state rounded once to o; heads that nobody serves get 0 */
 #include "templates/shared/plan.cuh"

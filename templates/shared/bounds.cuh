@@ -124,7 +124,8 @@ extern "C" __global__ void dil_bounds(const __grid_constant__ dil_params p) {
 #pragma unroll 1
   for (int i = 0; i < INPUTS; i++) {
     const dil_device_input &in = p.input[i];
-    if (!in.bounds) continue;
+    bool table = dil_inputs[i].rows != dil_inputs[i].cols;
+    if (!in.bounds || table) continue;
     int rank = dil_inputs[i].rank;
     long long count = input_rows(in, rank) * input_blocks(in, rank);
 #pragma unroll 1

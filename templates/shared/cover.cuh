@@ -300,22 +300,30 @@ DIL_READER(r_read_i32, dil_range, int, dil_read_i32, r_int, r_any())
 DIL_READER(r_read_u8, dil_range, int, dil_read_u8, r_int, (dil_range{0, 255}))
 #undef DIL_READER
 
-/* The bits that a range of the last axis holds in one row, word by word; outside
- * reads 0. */
-DIL_INLINE dil_range r_bits_row(const dil_device_input &in, int rank,
-                                const dil_range *at) {
-  const dil_range zero = {0, 0}, any = {0, 1};
-  dil_range last = at[rank - 1];
-  long long row, size = in.dim[rank - 1];
-  if (!r_row(in, rank, at, &row)) return any;
-  if (row < 0 || last.high < 0 || last.low >= size) return zero;
-  int low = last.low > 0 ? (int)last.low : 0;
-  int high = last.high < size ? (int)last.high : (int)size - 1;
+/* Kernels that hold keys walk the queries of a block of keys: a column of a table
+ * of bits. They read the table turned round, whose rows are its columns. */
+#ifndef TURNED_BITS
+#define TURNED_BITS 0
+#endif
+
+/* Words of a row of a table of bits that is turned round, and its memory
+ * (lists.cuh). */
+DIL_INLINE long long turned_words(const dil_device_input &in, int rank) {
+  return (in.dim[rank - 2] + 31) / 32;
+}
+DIL_INLINE unsigned *turned_bits(const dil_device_input &in) {
+  return (unsigned *)in.bounds;
+}
+
+/* The bits low .. high of a row of `size`, word by word; outside reads 0. */
+DIL_INLINE dil_range r_bits_along(const unsigned *words, long long size,
+                                  dil_range along) {
+  if (along.high < 0 || along.low >= size) return {0, 0};
+  int low = along.low > 0 ? (int)along.low : 0;
+  int high = along.high < size ? (int)along.high : (int)size - 1;
   int from = low / 32, to = high / 32;
-  if (to - from >= DIL_WORDS_MOST) return any;
-  const unsigned *words =
-      (const unsigned *)in.data + row * in.stride[rank - 2] / 32;
-  unsigned some = 0, missing = low != last.low || high != last.high;
+  if (to - from >= DIL_WORDS_MOST) return {0, 1};
+  unsigned some = 0, missing = low != along.low || high != along.high;
 #pragma unroll 1
   for (int word = from; word <= to; word++) {
     unsigned asked = ~0u;
@@ -327,15 +335,41 @@ DIL_INLINE dil_range r_bits_row(const dil_device_input &in, int rank,
   return {!missing, some != 0};
 }
 
-/* The same of several rows, up to as many as single elements. */
+/* The number of the table of bits that the axes before the last two name, as
+ * r_row. */
+DIL_INLINE bool r_table(const dil_device_input &in, int rank,
+                        const dil_range *at, long long *table) {
+  *table = 0;
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    if (k >= rank - 2) continue;
+    if (!r_single(at[k])) return false;
+    bool inside = at[k].low >= 0 && at[k].low < in.dim[k];
+    *table = inside && *table >= 0 ? *table * in.dim[k] + at[k].low : -1;
+  }
+  return true;
+}
+
+/* The bits of several rows of table number `table`, up to as many as single
+ * elements. With TURNED_BITS, those of several columns. */
 DIL_INLINE dil_range r_bits(const dil_device_input &in, int rank,
-                            const dil_range *at) {
-  dil_range one[4] = {at[0], at[1], at[2], at[3]}, rows = at[rank - 2];
-  long long more = (long long)rows.high - rows.low;
+                            long long table, dil_range rows,
+                            dil_range columns) {
+  dil_range lines = TURNED_BITS ? columns : rows;
+  dil_range along = TURNED_BITS ? rows : columns;
+  long long count = in.dim[TURNED_BITS ? rank - 1 : rank - 2];
+  long long size = in.dim[TURNED_BITS ? rank - 2 : rank - 1];
+  const unsigned *words =
+      TURNED_BITS ? turned_bits(in) : (const unsigned *)in.data;
+  long long apart =
+      TURNED_BITS ? turned_words(in, rank) : in.stride[rank - 2] / 32;
+  long long more = lines.high - lines.low;
+  if (table < 0) return {0, 0};
   if (more >= DIL_ELEMENTS_MOST) return {0, 1};
   return r_each<dil_range>((int)more + 1, [&](int n) {
-    one[rank - 2] = r_int(rows.low + n);
-    return r_bits_row(in, rank, one);
+    long long line = lines.low + n;
+    if (line < 0 || line >= count) return dil_range{0, 0};
+    return r_bits_along(words + (table * count + line) * apart, size, along);
   });
 }
 
@@ -343,8 +377,11 @@ DIL_INLINE dil_range r_read_bit(const dil_device_input &in, int rank,
                                 dil_range a, dil_range b, dil_range c,
                                 dil_range d) {
   const dil_range at[4] = {a, b, c, d};
+  long long table;
+  if (r_table(in, rank, at, &table))
+    return r_bits(in, rank, table, at[rank - 2], at[rank - 1]);
   int count = r_elements(at);
-  if (!count) return r_bits(in, rank, at);
+  if (!count) return {0, 1};
   return r_each<dil_range>(count, [&](int n) {
     return r_int(dil_read_bit(in, rank, r_index(a, n), r_index(b, n),
                               r_index(c, n), r_index(d, n)));

@@ -27,7 +27,8 @@ enum {
 typedef struct dil_device_input {
   const void *data;
   /* Smallest and largest element of each block: [leading axes][blocks][2], i32
-   * or f32 as the input is; a smallest of NaN: some element is. NULL: none. */
+   * or f32 as the input is; a smallest of NaN: some element is. NULL: none. Of a
+   * table of bits: the table turned round (cover.cuh). */
   const void *bounds;
   long long dim[4];
   long long stride[4];

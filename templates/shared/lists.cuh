@@ -1,7 +1,10 @@
 /* lists.cuh - lists of blocks, or of keys, become the tables that they stand for,
  * once a call. A warp makes one row of a table: a query block of a batch row and
  * head, or all keys of a head. Entries may stand in any order and any number of
- * times; those outside the table are left out. */
+ * times; those outside the table are left out.
+ *
+ * Gradients of keys read tables of bits turned round (cover.cuh). dil_turn makes
+ * these of the others, 32 x 32 bits a warp. */
 #ifndef DIL_TEMPLATES_SHARED_LISTS_H
 #define DIL_TEMPLATES_SHARED_LISTS_H
 #include "templates/shared/bounds.cuh"
@@ -76,6 +79,43 @@ extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {
     if (warp >= 0 && warp < count && !(chosen && p.flags & DIL_OWN_LISTS))
       list_row(p, i, warp);
     warp -= count;
+  }
+}
+
+/* Square `square` of a table of bits, counted along its rows. */
+DIL_INLINE void turn_square(const dil_device_input &in, int rank,
+                            long long square) {
+  long long queries = in.dim[rank - 2], keys = in.dim[rank - 1];
+  long long words = in.stride[rank - 2] / 32, turned = turned_words(in, rank);
+  int word = (int)(square % words), lane = threadIdx.x & 31;
+  int down = (int)(square / words % turned);
+  long long table = square / words / turned;
+  long long row = 32ll * down + lane, key = 32ll * word + lane;
+  unsigned bits = 0, mine = 0;
+  if (row < queries)
+    bits = ((const unsigned *)in.data)[(table * queries + row) * words + word];
+#pragma unroll
+  for (int n = 0; n < 32; n++) {
+    unsigned column = __ballot_sync(0xffffffffu, bits >> n & 1);
+    if (lane == n) mine = column;
+  }
+  if (key < keys)
+    turned_bits(in)[(table * keys + key) * turned + down] = mine;
+}
+
+extern "C" __global__ void dil_turn(const __grid_constant__ dil_params p) {
+  long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  long long warps = (long long)gridDim.x * blockDim.x / 32;
+#pragma unroll 1
+  for (int i = 0; i < INPUTS; i++) {
+    const dil_device_input &in = p.input[i];
+    int rank = dil_inputs[i].rank;
+    if (dil_inputs[i].rows == dil_inputs[i].cols || !in.bounds) continue;
+    long long count = in.stride[rank - 2] / 32 * turned_words(in, rank);
+#pragma unroll 1
+    for (int axis = 0; axis + 2 < rank; axis++) count *= in.dim[axis];
+#pragma unroll 1
+    for (long long at = warp; at < count; at += warps) turn_square(in, rank, at);
   }
 }
 

@@ -30,6 +30,7 @@ typedef struct cuda_run {       /* one call on one device */
   uint64_t later;               /* branches of the passes after this one */
   float scale, weight;          /* weight: factor of this pass's output */
   bool drop;
+  bool turns;                   /* tables of bits get a copy turned round */
   const bool *chained;          /* [heads]: more than one pass computes the
                                    head */
   /* f32 [B, cuda_state_rows, H, Dv] and [B, cuda_state_rows, H]; NULL: no head
@@ -133,6 +134,8 @@ int64_t cuda_table_rows(const cuda_run *r);
 /* The blocks that have bounds; `spans`: of inputs that have spans. */
 int64_t cuda_bounds_blocks(const cuda_run *r, bool spans);
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);
+/* The squares of 32 x 32 bits of the tables that get a copy turned round. */
+int64_t cuda_turned_squares(const cuda_run *r);
 /* input.c: dil_choice_check (runtime/base/lists.h) of all lists. */
 dil_status cuda_choices_check(const cuda_run *r);
 

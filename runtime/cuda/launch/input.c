@@ -4,7 +4,8 @@
  * tiles to be empty or full. Inputs whose elements masks compare with each other
  * get room for the ranges of equal elements, too (templates/shared/spans.cuh).
  * Lists of blocks get room for the table that they stand for
- * (templates/shared/lists.cuh), and choices of blocks for their lists and, at the
+ * (templates/shared/lists.cuh), for gradients of keys once more turned round, and
+ * choices of blocks for their lists and, at the
  * end, for what choose.c needs. */
 #include "family.h"
 #include "runtime/base/arithmetic.h"
@@ -59,10 +60,33 @@ static int64_t input_table_bytes(const cuda_run *r, int32_t index) {
   return round_up(dil_tensor_count(&t) * (int64_t)dil_dtype_size(t.dtype), 256);
 }
 
+/* The squares of 32 x 32 bits of a table that gets a copy turned round. */
+static int64_t input_turned_squares(const cuda_run *r, int32_t index) {
+  dil_tensor t = input_tensor(r, index);
+  enum { SIDE = 32 };
+  if (!r->turns || !dil_input_is_bits(&r->table->inputs[index])) return 0;
+  int64_t tables = 1;
+  for (int32_t axis = 0; axis + 2 < t.rank; axis++) tables *= t.shape[axis];
+  return tables * ((t.shape[t.rank - 2] + SIDE - 1) / SIDE) *
+         ((t.shape[t.rank - 1] + SIDE - 1) / SIDE);
+}
+
+static int64_t input_turned_bytes(const cuda_run *r, int32_t index) {
+  enum { SQUARE_BYTES = 32 * 32 / 8 };
+  return round_up(input_turned_squares(r, index) * SQUARE_BYTES, 256);
+}
+
+int64_t cuda_turned_squares(const cuda_run *r) {
+  int64_t squares = 0;
+  for (int32_t i = 0; i < dil_table_reads(r->table); i++)
+    squares += input_turned_squares(r, i);
+  return squares;
+}
+
 int64_t cuda_bounds_bytes(const cuda_run *r) {
   int64_t bytes = 0;
   for (int32_t i = 0; i < dil_table_reads(r->table); i++) {
-    bytes += input_table_bytes(r, i);
+    bytes += input_table_bytes(r, i) + input_turned_bytes(r, i);
     if (input_has_bounds(r, i)) bytes += input_bounds_bytes(r, i);
   }
   return bytes + cuda_choose_bytes(r);
@@ -111,6 +135,8 @@ void cuda_inputs_fill(const cuda_run *r, dil_device_input *out) {
     if (!next) continue;
     if (i >= r->table->input_count && !t.data) out[i].data = next;
     next += input_table_bytes(r, i);
+    if (input_turned_bytes(r, i)) out[i].bounds = next;
+    next += input_turned_bytes(r, i);
     if (!input_has_bounds(r, i)) continue;
     out[i].bounds = next;
     next += input_bounds_bytes(r, i);

@@ -149,6 +149,15 @@ static const struct {
      P(SMALL, "input cols : i32[B, H, *]; causal; branch { window 9, 0; } "
               "branch { keys cols; mask i - j > 9; }"),
      2, 50, 70},
+    {"many lists of blocks",
+     P("heads 4 kv 2; head_dim 16",
+       "causal; block 4, 2; input rows : i32[H, nbq + 1]; "
+       "input cols : i32[H, *]; keep from rows, cols; branch { }"),
+     2, 150, 150},
+    {"lists of single rows",
+     P(SMALL, "block 1, 8; input rows : i32[B, 2, nbq + 1]; "
+              "input cols : i32[B, 2, *]; keep from rows, cols; branch { }"),
+     2, 90, 140},
     {"tables of rows and keys by an index",
      P("heads 4 kv 2; head_dim 16",
        "input doc : i32[B, M]; input t : f32[2, 3] gradient; "
