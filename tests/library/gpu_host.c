@@ -77,18 +77,23 @@ static void check_sums(dil_context *context, const tensors *t) {
   is("sums of ones are one", good);
 }
 
+static dil_arguments arguments_of(tensors *t) {
+  dil_arguments a = DIL_ARGUMENTS_INIT;
+  a.q = &t->q;
+  a.k = &t->k;
+  a.v = &t->v;
+  a.o = &t->o;
+  a.inputs = t->inputs;
+  a.input_count = 1;
+  return a;
+}
+
 static void run(dil_context *context, dil_kernel *kernel, int compute) {
   tensors t;
-  dil_arguments a = DIL_ARGUMENTS_INIT;
   dil_sizes sizes = {1, N, N};
   char variant[80];
   make(&t, context);
-  a.q = &t.q;
-  a.k = &t.k;
-  a.v = &t.v;
-  a.o = &t.o;
-  a.inputs = t.inputs;
-  a.input_count = 1;
+  dil_arguments a = arguments_of(&t);
   is("prepare", !dil_kernel_prepare(kernel, &sizes));
   is("variant", !dil_kernel_variant(kernel, &sizes, variant, sizeof variant) &&
                     strstr(variant, "general") != NULL);
@@ -252,7 +257,6 @@ static int cycle(int number) {
   dil_context *context;
   dil_program *program;
   dil_kernel *kernel = NULL;
-  dil_arguments a = DIL_ARGUMENTS_INIT;
   tensors t;
   o.device = "cuda:0";
   int failed =
@@ -261,12 +265,7 @@ static int cycle(int number) {
       dil_program_kernel(program, NULL, NULL, &kernel);
   if (failed) return 1;
   make(&t, context);
-  a.q = &t.q;
-  a.k = &t.k;
-  a.v = &t.v;
-  a.o = &t.o;
-  a.inputs = t.inputs;
-  a.input_count = 1;
+  dil_arguments a = arguments_of(&t);
   failed = dil_kernel_run(kernel, &a) || dil_context_wait(context, NULL);
   give(&t, context);
   if (number % 2) dil_program_free(program);

@@ -56,6 +56,14 @@ dil_call *sample_call(arena *a, const pattern *p, int64_t B, int64_t N,
   return call;
 }
 
+void sample_lengths(arena *a, dil_call *call, uint64_t *state) {
+  int64_t B = call->q.shape[0];
+  int32_t *lengths = ARENA_ARRAY(a, int32_t, B);
+  for (int64_t b = 0; b < B; b++)
+    lengths[b] = (int32_t)random_in(state, 0, call->k.shape[1]);
+  call->lengths = lengths;
+}
+
 dil_backward_call *sample_backward(arena *a, const pattern *p,
                                    const dil_call *call, uint64_t seed) {
   dil_backward_call *back = ARENA_NEW(a, dil_backward_call);

@@ -17,6 +17,8 @@ void sample_inputs(arena *a, const pattern *p, dil_call *call,
  * of 1/64 within +-1, integers within -1..5. */
 void sample_declared(arena *a, const pattern *p, dil_call *call,
                      uint64_t *state);
+/* Adds a length to each batch row. */
+void sample_lengths(arena *a, dil_call *call, uint64_t *state);
 /* The gradients of that call: dO and, where the pattern has an lse, dlse of
  * numbers within +-1; no places for results. */
 dil_backward_call *sample_backward(arena *a, const pattern *p,

@@ -51,6 +51,23 @@ static void predicate_random(hopper_list *s) {
     s->branch[b].predicate = 0;
 }
 
+/* One pass of branches, with one predicate. */
+static void set_table(hopper_list *s, int32_t kv_heads, int32_t branches) {
+  s->table = (dil_table){.name = "list",
+                         .heads = HEADS,
+                         .kv_heads = kv_heads,
+                         .head_dim = 64,
+                         .value_dim = 64,
+                         .dtype = DIL_BF16,
+                         .branch_count = branches,
+                         .pass_count = 1,
+                         .predicate_count = 1,
+                         .chain_count = 1,
+                         .branches = s->branch,
+                         .passes = &s->pass,
+                         .predicates = s->predicate};
+}
+
 void list_random(hopper_list *s, uint64_t seed) {
   state = seed * 7919 + 1;
   random_to(2);
@@ -71,20 +88,8 @@ void list_random(hopper_list *s, uint64_t seed) {
   }
   s->M = 1 + random_to(random_to(3) ? 3000 : 9000);
   s->N = random_to(2) ? s->M : 1 + random_to(3000);
-  s->table = (dil_table){.name = "random",
-                         .heads = HEADS,
-                         .kv_heads = HEADS,
-                         .head_dim = 64,
-                         .value_dim = 64,
-                         .dtype = DIL_BF16,
-                         .dedup = random_to(3) > 0,
-                         .branch_count = branches,
-                         .pass_count = 1,
-                         .predicate_count = 1,
-                         .chain_count = 1,
-                         .branches = s->branch,
-                         .passes = &s->pass,
-                         .predicates = s->predicate};
+  set_table(s, HEADS, branches);
+  s->table.dedup = random_to(3) > 0;
   if (!random_to(3)) s->table.combine = DIL_COMBINE_UNION;
   s->table.dedup |= s->table.combine == DIL_COMBINE_UNION;
   predicate_random(s);
@@ -134,21 +139,9 @@ hopper_list *list_known(const known_shape *l, dil_combine combine, bool dedup) {
     while (s->pass.period % l->dilation[b]) s->pass.period += period;
   }
   s->predicate[0] = (dil_predicate){100, 0, false, 0, 0, 0, 0};
-  s->table = (dil_table){.name = "known",
-                         .heads = HEADS,
-                         .kv_heads = 2,
-                         .head_dim = 64,
-                         .value_dim = 64,
-                         .dtype = DIL_BF16,
-                         .dedup = dedup,
-                         .combine = combine,
-                         .branch_count = l->branches,
-                         .pass_count = 1,
-                         .predicate_count = 1,
-                         .chain_count = 1,
-                         .branches = s->branch,
-                         .passes = &s->pass,
-                         .predicates = s->predicate};
+  set_table(s, 2, l->branches);
+  s->table.dedup = dedup;
+  s->table.combine = combine;
   return s;
 }
 

@@ -193,6 +193,12 @@ START_TEST(hiding_scores) {
 }
 END_TEST
 
+static plan *backward_plan_of(tested_pattern *s) {
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  return plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
+                       DIL_BACKWARD, NULL);
+}
+
 /* The gate takes the kernel of inputs at its preferred tiles, and that of sinks
  * with the kernel of dQ. */
 START_TEST(gradients_of_inputs) {
@@ -207,9 +213,7 @@ START_TEST(gradients_of_inputs) {
            "r[b, h, i]; } }",
            types[_i]);
   tested_pattern *s = tested_pattern_new("inputs", text, NULL, 0);
-  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  plan *p = plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
-                          DIL_BACKWARD, NULL);
+  plan *p = backward_plan_of(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = archs[_i], .only = "general"};
   dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
@@ -246,9 +250,7 @@ START_TEST(gradients_on_hopper) {
            gradient_sizes[_i].head_dim, gradient_sizes[_i].value_dim,
            _i % 2 ? "bf16" : "f16");
   tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
-  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  plan *p = plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
-                          DIL_BACKWARD, NULL);
+  plan *p = backward_plan_of(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = 90};
   dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
@@ -293,9 +295,7 @@ START_TEST(fused_gradients_on_hopper) {
            fused_sizes[_i].head_dim, fused_sizes[_i].value_dim,
            fused_sizes[_i].dtype, fused_sizes[_i].dropout);
   tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
-  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  plan *p = plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
-                          DIL_BACKWARD, NULL);
+  plan *p = backward_plan_of(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = 90, .knobs = &any};
   dil_status status = gpu_compiler()->estimate(&request, &codes);

@@ -68,14 +68,6 @@ static void spoil_unseen(const pattern *p, dil_call *call) {
       }
 }
 
-static void add_lengths(dil_call *call, uint64_t *state) {
-  int64_t B = call->q.shape[0];
-  int32_t *lengths = ARENA_ARRAY(memory, int32_t, B);
-  for (int64_t b = 0; b < B; b++)
-    lengths[b] = (int32_t)random_in(state, 0, call->k.shape[1]);
-  call->lengths = lengths;
-}
-
 static void random_choices(pattern *p, uint64_t *state) {
   p->dtype = (dil_dtype)random_in(state, DIL_F32, DIL_F16);
   if (random_chance(state, 20)) p->dropout = 0.25;
@@ -94,7 +86,7 @@ static void check_random(uint64_t *state) {
   sample_inputs(memory, p, call, state);
   call->scale = 0.625;
   call->train = random_chance(state, 70);
-  if (random_chance(state, 30)) add_lengths(call, state);
+  if (random_chance(state, 30)) sample_lengths(memory, call, state);
   spoil_unseen(p, call);
   check_rows(p, call);
 }

@@ -164,14 +164,6 @@ static void check_operands(const gradient_case *c, uint64_t *state) {
 
 /* ---- random patterns ----------------------------------------------------- */
 
-static void add_lengths(dil_call *call, uint64_t *state) {
-  int64_t B = call->q.shape[0];
-  int32_t *lengths = ARENA_ARRAY(memory, int32_t, B);
-  for (int64_t b = 0; b < B; b++)
-    lengths[b] = (int32_t)random_in(state, 0, call->k.shape[1]);
-  call->lengths = lengths;
-}
-
 static dil_call *random_call(const pattern *p, uint64_t *state) {
   dil_call *call =
       sample_call(memory, p, random_in(state, 1, 2), random_in(state, 0, 9),
@@ -179,7 +171,7 @@ static dil_call *random_call(const pattern *p, uint64_t *state) {
   if (p->input_count) sample_inputs(memory, p, call, state);
   call->scale = 0.625;
   call->train = random_chance(state, 70);
-  if (random_chance(state, 30)) add_lengths(call, state);
+  if (random_chance(state, 30)) sample_lengths(memory, call, state);
   return call;
 }
 

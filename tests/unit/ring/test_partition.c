@@ -74,6 +74,18 @@ static pattern *sample(arena *a, uint64_t *state) {
   return p;
 }
 
+enum { ROWS_MOST = 160 }; /* queries, and keys */
+
+static ring_shape random_shape(const plan *p, uint64_t *state) {
+  ring_shape r = {.table = &p->table};
+  r.layout = (dil_layout)random_in(state, 0, 2);
+  r.ranks = (int32_t)random_in(state, 2, 5);
+  r.N = random_in(state, 1, ROWS_MOST);
+  r.M = random_in(state, 1, ROWS_MOST);
+  r.gathered = (uint64_t)random_in(state, 0, 7);
+  return r;
+}
+
 /* By one of these branches. */
 static bool is_needed(const pattern *p, const ring_shape *r, int32_t to,
                       int32_t kv, int64_t j, uint64_t branches) {
@@ -152,12 +164,7 @@ START_TEST(rows_that_travel) {
   pattern *p = sample(a, &state);
   plan *made = plan_make(a, diag_new(a), p, 0);
   ck_assert_ptr_nonnull(made);
-  ring_shape r = {.table = &made->table,
-                  .layout = (dil_layout)random_in(&state, 0, 2),
-                  .ranks = (int32_t)random_in(&state, 2, 5),
-                  .N = random_in(&state, 1, 160),
-                  .M = random_in(&state, 1, 160),
-                  .gathered = (uint64_t)random_in(&state, 0, 7)};
+  ring_shape r = random_shape(made, &state);
   mask_bounds bounds = {made, 1, r.N, r.M};
   partition_mask mask = mask_bounds_of(&bounds);
   if (mask.bounds) r.mask = &mask;
@@ -185,12 +192,10 @@ static bool is_wanted(const pattern *p, const ring_shape *r, int32_t to,
   return false;
 }
 
-enum { QUERIES_MOST = 160 };
-
 /* The queries of a list, each noted at its place behind M - N. */
 typedef struct seen_queries {
   int64_t origin;
-  int32_t times[QUERIES_MOST];
+  int32_t times[ROWS_MOST];
 } seen_queries;
 
 static void note_query(void *context, const row_range *rows_found) {
@@ -200,7 +205,7 @@ static void note_query(void *context, const row_range *rows_found) {
     for (int32_t i = 0; i < rows_found->count; i++) {
       int64_t t = base + rows_found->offset[i];
       if (t >= rows_found->high) break;
-      ck_assert(t >= s->origin && t < s->origin + QUERIES_MOST);
+      ck_assert(t >= s->origin && t < s->origin + ROWS_MOST);
       s->times[t - s->origin]++;
     }
 }
@@ -227,7 +232,7 @@ static void check_queries(const pattern *p, const ring_shape *r, int32_t from,
                     part[0].times[at], part[1].times[at]);
       part[0].times[at] = part[1].times[at] = 0;
     }
-  for (int64_t at = 0; at < QUERIES_MOST; at++)
+  for (int64_t at = 0; at < ROWS_MOST; at++)
     ck_assert(!part[0].times[at] && !part[1].times[at]);
 }
 
@@ -237,14 +242,10 @@ START_TEST(queries_that_travel) {
   arena *a = arena_new();
   pattern *p = sample(a, &state);
   plan *made = plan_make(a, diag_new(a), p, 0);
-  ring_shape r = {.table = &made->table,
-                  .layout = (dil_layout)random_in(&state, 0, 2),
-                  .ranks = (int32_t)random_in(&state, 2, 5),
-                  .N = random_in(&state, 1, QUERIES_MOST),
-                  .M = random_in(&state, 1, 160),
-                  .gathered = (uint64_t)random_in(&state, 0, 7),
-                  .left_out = (uint64_t)random_in(&state, 0, 3),
-                  .queries = true};
+  ck_assert_ptr_nonnull(made);
+  ring_shape r = random_shape(made, &state);
+  r.left_out = (uint64_t)random_in(&state, 0, 3);
+  r.queries = true;
   mask_bounds bounds = {made, 1, r.N, r.M};
   partition_mask mask = mask_bounds_of(&bounds);
   if (mask.bounds) r.mask = &mask;
@@ -294,12 +295,7 @@ START_TEST(routes_reverse) {
   uint64_t state = (uint64_t)_i * 53 + 3;
   arena *a = arena_new();
   plan *made = plan_make(a, diag_new(a), sample(a, &state), 0);
-  ring_shape r = {.table = &made->table,
-                  .layout = (dil_layout)random_in(&state, 0, 2),
-                  .ranks = (int32_t)random_in(&state, 2, 5),
-                  .N = random_in(&state, 1, 160),
-                  .M = random_in(&state, 1, 160),
-                  .gathered = (uint64_t)random_in(&state, 0, 7)};
+  ring_shape r = random_shape(made, &state);
   for (int32_t from = 0; from < r.ranks; from++)
     for (int32_t to = 0; to < r.ranks; to++)
       for (int phase = 0; phase < EXCHANGE_PHASES && from != to; phase++)
