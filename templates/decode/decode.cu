@@ -78,19 +78,11 @@ DIL_INLINE void make_weights(const dil_params &p, const dil_tile &tile,
   if (!v.full) bits = without_absent(v, bits);
 #endif
   if (natural) rewrite_scores<SCORE_TILES>(p, tile, rows, v, s);
-  if (!v.full) {
-#pragma unroll
-    for (int e = 0; e < 4 * SCORE_TILES; e++)
-      if (!(bits >> e & 1)) s[e >> 2][e & 3] = DIL_NONE;
-  }
+  if (!v.full) hide_pairs<SCORE_TILES>(bits, s);
   softmax_step<SCORE_TILES>(state, s,
                             natural ? DIL_LOG2_E : p.scale * DIL_LOG2_E,
                             MULTIPLICITY && v.merged ? times : nullptr, alpha);
-  if (__any_sync(0xffffffffu, alpha[0] != 1 || alpha[1] != 1)) {
-#pragma unroll
-    for (int e = 0; e < 4 * VALUE_TILES; e++)
-      o[e >> 2][e & 3] *= alpha[e >> 1 & 1];
-  }
+  scale_sums<VALUE_TILES>(alpha, o);
 }
 
 /* A warp's visit: the keys of message n of the block. */

@@ -188,16 +188,8 @@ template <class ROWS> DIL_INLINE bool find_bad_rows(char *bad) {
 template <class ROWS>
 DIL_INLINE void add_row(int key, const float (&w)[SCORE_TILES][4],
                         float (&o)[ROWS::tiles][4]) {
-  unsigned x = 0, y = 0; /* the weights of the key, in this lane or not */
-#pragma unroll
-  for (int g = 0; g < SCORE_TILES; g++) {
-    unsigned here = key >> 3 == g ? 0xffffffffu : 0;
-    x |= here & __float_as_uint(key & 1 ? w[g][1] : w[g][0]);
-    y |= here & __float_as_uint(key & 1 ? w[g][3] : w[g][2]);
-  }
-  int owner = (threadIdx.x & 28) | (key >> 1 & 3);
-  float first = __uint_as_float(__shfl_sync(0xffffffffu, x, owner));
-  float second = __uint_as_float(__shfl_sync(0xffffffffu, y, owner));
+  float first, second;
+  weights_of_key<SCORE_TILES>(key, w, first, second);
   const element *row = (const element *)(shared + ROWS::at + key * ROWS::pitch);
   if (first == 0 && second == 0) return;
 #pragma unroll

@@ -229,6 +229,20 @@ DEVICE void begin_tile(const hopper_backward_launch &run, const consumer &c,
 #endif
 }
 
+// Goes on to the next block, whose message it returns: starts its scores, which
+// alone are in flight afterwards.
+DEVICE int4 next_scores(const consumer &c, fragments &f, u32 &q, u32 &o,
+                        ring<STAGES> &block) {
+  block.next();
+  q = uniform(q);
+  o = uniform(o);
+  wait_keys(c, block);
+  int4 m = shared_load(message_of(c.base, block.slot()));
+  make_scores(c, f, q, block);
+  mma_wait<1>();
+  return m;
+}
+
 #if FUSED
 // Adds a block to the sums of dK and dV, and starts dQ of the block before it,
 // which alone is in flight afterwards.
@@ -285,13 +299,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
     }
     query_rows next = query_rows_of(run, c, block);
     add_fused(c, f, tile, keys, first, block, shared, added);
-    block.next();
-    q = uniform(q);
-    o = uniform(o);
-    wait_keys(c, block);
-    m = shared_load(message_of(c.base, block.slot()));
-    make_scores(c, f, q, block);
-    mma_wait<1>();
+    m = next_scores(c, f, q, o, block);
     if (first) settle(added);
     else add_queries(c, shared.number - 2, rows, added);
     rows = next;
@@ -315,13 +323,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
     if (m.x & BLOCK_LAST) break;
     ring<STAGES> before = block;
     add_block(c, f, before);
-    block.next();
-    q = uniform(q);
-    o = uniform(o);
-    wait_keys(c, block);
-    m = shared_load(message_of(c.base, block.slot()));
-    make_scores(c, f, q, block);
-    mma_wait<1>();
+    m = next_scores(c, f, q, o, block);
     settle_sums(f);
     if (HOLDS_KEYS) release_values(c, before);
     release_keys(c, before);

@@ -91,4 +91,36 @@ DIL_INLINE void softmax_step(dil_state &state, float (&s)[TILES][4], float c2,
   }
 }
 
+/* Older sums times the factors of their rows. */
+template <int TILES>
+DIL_INLINE void scale_sums(const float (&alpha)[2], float (&o)[TILES][4]) {
+  if (!__any_sync(0xffffffffu, alpha[0] != 1 || alpha[1] != 1)) return;
+#pragma unroll
+  for (int e = 0; e < 4 * TILES; e++) o[e >> 2][e & 3] *= alpha[e >> 1 & 1];
+}
+
+/* Pairs whose bits are 0 do not count. */
+template <int TILES>
+DIL_INLINE void hide_pairs(unsigned bits, float (&s)[TILES][4]) {
+#pragma unroll
+  for (int e = 0; e < 4 * TILES; e++)
+    if (!(bits >> e & 1)) s[e >> 2][e & 3] = DIL_NONE;
+}
+
+/* The weights that the thread's two rows give a key, whichever lane has them. */
+template <int TILES>
+DIL_INLINE void weights_of_key(int key, const float (&w)[TILES][4],
+                               float &first, float &second) {
+  unsigned x = 0, y = 0; /* the weights of the key, in this lane or not */
+#pragma unroll
+  for (int g = 0; g < TILES; g++) {
+    unsigned here = key >> 3 == g ? 0xffffffffu : 0;
+    x |= here & __float_as_uint(key & 1 ? w[g][1] : w[g][0]);
+    y |= here & __float_as_uint(key & 1 ? w[g][3] : w[g][2]);
+  }
+  int owner = (threadIdx.x & 28) | (key >> 1 & 3);
+  first = __uint_as_float(__shfl_sync(0xffffffffu, x, owner));
+  second = __uint_as_float(__shfl_sync(0xffffffffu, y, owner));
+}
+
 #endif
