@@ -161,7 +161,8 @@ $(BUILD)/compiler/library/library_header.o: $(BUILD)/compiler/library/library_te
 agreed := $(sort $(wildcard $(foreach d,compiler runtime,$(foreach e,h def,$(d)/*.$(e) \
           $(d)/*/*.$(e))) runtime/link/*/*.h runtime/cpu/*/*.h \
           runtime/cpu/*/*.def $(addprefix templates/,shared/launch.h \
-          shared/splits.h decode/decode_launch.h hopper/hopper_launch.h rows.h)))
+          shared/splits.h decode/decode_launch.h hopper/grid_launch.h \
+          hopper/hopper_launch.h rows.h)))
 $(BUILD)/interface.h: $(agreed)
 	@mkdir -p $(@D)
 	$(call say,hash)sum=$$(cat $^ | sha256sum | cut -c 1-7) && \

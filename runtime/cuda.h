@@ -247,5 +247,8 @@ enum { HOPPER_LIST_QUERIES, HOPPER_LIST_KEYS, HOPPER_LIST_LINES,
        HOPPER_LIST_KNOBS };
 enum { HOPPER_LIST_HEADS = 1, HOPPER_LIST_BATCHES = 2 };
 enum { CUDA_SCORE_ANY, CUDA_SCORE_LINEAR, CUDA_SCORE_CAPPED };
+/* Knobs of the Hopper family for grids, which has the others, too: cells of a
+ * warpgroup along z and y, of a box of keys along y and x. */
+enum { GRID_KNOB_Z = HOPPER_KNOB_LIST, GRID_KNOB_Y, GRID_KNOB_BOX_Y, GRID_KNOB_BOX_X };
 
 #endif

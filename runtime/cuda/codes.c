@@ -7,6 +7,7 @@
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/hopper.h"
 #include "runtime/cuda/hopper/hopper_gradient.h"
+#include "runtime/cuda/hopper/hopper_grid.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,9 +21,9 @@ static const cuda_family rows = {
         [ROWS_MOVE] = "dil_rows_move", [ROWS_RANDOM] = "dil_rows_random_fill"}};
 
 static const cuda_family *const families[] = {
-    &cuda_hopper,        &cuda_decode,          &cuda_general, &cuda_gradient,
-    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
-    &cuda_peak,          &rows};
+    &cuda_hopper,   &cuda_hopper_grid,   &cuda_decode,          &cuda_general,
+    &cuda_gradient, &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
+    &cuda_peak,     &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 

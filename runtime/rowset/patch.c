@@ -12,7 +12,7 @@ enum { RANGE_COST = 3, ROW_COST = 1 };
 
 /* ---- axes ---------------------------------------------------------------- */
 
-static int64_t cells_of(const patch_axis *a, int64_t residue) {
+int64_t patch_residue_cells(const patch_axis *a, int64_t residue) {
   return (a->extent - residue + a->step - 1) / a->step;
 }
 
@@ -80,7 +80,7 @@ patch_span patch_queries(const patch_axis *a, int64_t cells, patch_span key) {
 }
 
 static bool is_bounded(const patch_axis *a) {
-  int64_t cells = cells_of(a, 0);
+  int64_t cells = patch_residue_cells(a, 0);
   return a->causal || a->kernel < cells || a->left < cells - 1 ||
          a->right < cells - 1;
 }
@@ -90,7 +90,7 @@ static bool is_bounded(const patch_axis *a) {
 /* Patch n along the axis, for a residue. False: there is none. */
 static bool place_axis(const patch_axis *a, int32_t axis, int64_t residue,
                        int64_t n, patch_box *box) {
-  int64_t cells = cells_of(a, residue);
+  int64_t cells = patch_residue_cells(a, residue);
   patch_span query = {n * a->size, minimum((n + 1) * a->size, cells) - 1};
   box->residue[axis] = residue;
   box->cells[axis] = cells;
@@ -171,7 +171,7 @@ int64_t patch_row_position(const patch_plan *p, int64_t row) {
   for (int32_t k = 0; k < p->axes; k++) {
     box.residue[k] = number % p->axis[k].residues;
     number /= p->axis[k].residues;
-    if (cell[k] >= cells_of(&p->axis[k], box.residue[k])) return -1;
+    if (cell[k] >= patch_residue_cells(&p->axis[k], box.residue[k])) return -1;
   }
   return patch_position(p, &box, cell);
 }
@@ -179,7 +179,7 @@ int64_t patch_row_position(const patch_plan *p, int64_t row) {
 /* ---- shapes -------------------------------------------------------------- */
 
 static void size_axis(patch_axis *a, bool first, int64_t size, int64_t slab) {
-  int64_t cells = cells_of(a, 0);
+  int64_t cells = patch_residue_cells(a, 0);
   a->size = size;
   a->count = (cells + size - 1) / size;
   a->slab = slab;
@@ -237,7 +237,7 @@ static double cost_of(const patch_search *s) {
   int64_t run = 1;
   for (int32_t k = 0; k < s->now.axes; k++) {
     const patch_axis *a = &s->now.axis[k];
-    double cells = (double)cells_of(a, 0);
+    double cells = (double)patch_residue_cells(a, 0);
     lanes *= (double)(a->count * a->size) / cells;
     if (!k) continue;
     ranges *= s->mean[k];
@@ -319,6 +319,22 @@ bool patch_plan_make(const dil_table *table, int32_t branch, int64_t cells,
   return out->rows <= INT32_MAX;
 }
 
+bool patch_plan_of(const dil_table *table, int32_t branch, int64_t cells,
+                   const int32_t size[DIL_GRID_AXES], patch_plan *out) {
+  const dil_branch *b = &table->branches[branch];
+  bool bounded = false;
+  *out = (patch_plan){.axes = table->grid.axes, .lanes = 1};
+  if (!out->axes || b->segment || b->dilation > 1 || cells < 1) return false;
+  for (int32_t k = 0; k < out->axes; k++) {
+    open_axis(table, &b->reach, k, cells, &out->axis[k]);
+    bounded |= is_bounded(&out->axis[k]);
+    size_axis(&out->axis[k], !k, size[k], 1);
+    out->lanes *= size[k];
+  }
+  finish_plan(out);
+  return bounded && out->patches <= INT32_MAX;
+}
+
 double patch_plan_visits(const patch_plan *p) {
   double keys = 0;
   for (int64_t i = 0; i < p->patches; i++) {
@@ -345,7 +361,7 @@ int64_t patch_plan_keys(const patch_plan *p) {
   int64_t keys = 1;
   for (int32_t k = 0; k < p->axes; k++) {
     const patch_axis *a = &p->axis[k];
-    int64_t cells = cells_of(a, 0), first = a->count / 2 * a->size;
+    int64_t cells = patch_residue_cells(a, 0), first = a->count / 2 * a->size;
     patch_span query = {first, minimum(first + a->size, cells) - 1};
     keys *= patch_length(patch_keys(a, cells, query));
   }
@@ -356,12 +372,11 @@ int64_t patch_plan_keys(const patch_plan *p) {
 
 enum { LINEAR_ROWS = 128, LINEAR_KEYS = 128, LINEAR_CELLS = 32768 };
 
-/* Keys in the blocks that such a tile visits, in the middle of the grid. */
-static double linear_keys(const patch_plan *p) {
+double patch_linear_keys(const patch_plan *p) {
   double keys = 1;
   for (int32_t k = 0; k < p->axes; k++) {
     const patch_axis *a = &p->axis[k];
-    int64_t cells = cells_of(a, 0), middle = cells / 2;
+    int64_t cells = patch_residue_cells(a, 0), middle = cells / 2;
     patch_span seen = patch_keys(a, cells, (patch_span){middle, middle});
     double span = 1 + (double)(LINEAR_ROWS - 1) / (double)a->stride;
     double width = (double)((patch_length(seen) - 1) * a->step) + span;
@@ -371,16 +386,20 @@ static double linear_keys(const patch_plan *p) {
   return keys;
 }
 
+int64_t patch_cells(const dil_table *table) {
+  int64_t plane = dil_grid_plane(&table->grid);
+  int64_t cells = dil_grid_cells(&table->grid);
+  return cells ? cells : maximum(LINEAR_CELLS / maximum(plane, 1), 1) * plane;
+}
+
 bool patch_saves(const dil_table *table, const dil_pass *pass) {
   const double gain = 1.5;
   const patch_tile_shape shape = {
       .lanes = 64, .key_block = 64, .pack = 1, .whole = true};
-  int64_t plane = dil_grid_plane(&table->grid);
-  int64_t cells = dil_grid_cells(&table->grid);
+  int64_t cells = patch_cells(table);
   patch_plan p;
   if (!patch_may(table, pass)) return false;
-  if (!cells) cells = maximum(LINEAR_CELLS / plane, 1) * plane;
   if (!patch_plan_make(table, __builtin_ctzll(pass->branches), cells, &shape, &p))
     return false;
-  return (double)patch_plan_keys(&p) * gain < linear_keys(&p);
+  return (double)patch_plan_keys(&p) * gain < patch_linear_keys(&p);
 }

@@ -69,6 +69,9 @@ typedef struct patch_box {
  * of it. */
 bool patch_plan_make(const dil_table *table, int32_t branch, int64_t cells,
                      const patch_tile_shape *shape, patch_plan *out);
+/* The same with patches of so many cells along each axis, and without slabs. */
+bool patch_plan_of(const dil_table *table, int32_t branch, int64_t cells,
+                   const int32_t size[DIL_GRID_AXES], patch_plan *out);
 /* Returns whether a pass of the table may have patches: some calls may not. */
 bool patch_may(const dil_table *table, const dil_pass *pass);
 /* Keys that the rows of all tiles visit, for one head: pairs. */
@@ -82,6 +85,12 @@ int64_t patch_plan_keys(const patch_plan *p);
  * neighbouring positions with blocks of neighbouring keys, of 128 each. Where the
  * first extent is any, there are 32768 positions. */
 bool patch_saves(const dil_table *table, const dil_pass *pass);
+/* Keys that such a tile visits in the middle of the grid. */
+double patch_linear_keys(const patch_plan *p);
+/* Positions of a call: of the grid, or those assumed above. */
+int64_t patch_cells(const dil_table *table);
+/* Cells of an axis that a residue has. */
+int64_t patch_residue_cells(const patch_axis *a, int64_t residue);
 /* Patch `index`. False: its residue has none so far out. */
 bool patch_at(const patch_plan *p, int64_t index, patch_box *out);
 /* The keys along an axis, of `cells` cells, that the queries of a span see. */

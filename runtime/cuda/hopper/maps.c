@@ -53,31 +53,45 @@ map_view maps_view(const dil_tensor *t, int32_t width, int32_t box) {
   return v;
 }
 
-/* In bytes; any will do where there is only one entry. */
-static uint64_t map_bytes(const map_view *v, int32_t axis) {
+uint64_t maps_bytes(const map_view *v, int32_t axis) {
   return v->stride[axis] < 0 ? 16 : (uint64_t)v->stride[axis] * 2;
+}
+
+map_shape maps_shape(const map_view *v) {
+  unsigned chunk = (v->width + 31) / 32 % 2 ? 32 : 64;
+  return (map_shape){.data = (char *)(uintptr_t)v->data,
+                     .size = {(uint64_t)v->width, 1, 1, 1, 1},
+                     .step = {16, 16, 16, 16, 16},
+                     .box = {chunk, 1, 1, 1, 1},
+                     .half = v->half};
+}
+
+dil_status map_make(const cuda_driver *driver, const map_shape *s,
+                    hopper_map *map) {
+  const unsigned each[5] = {1, 1, 1, 1, 1};
+  return cuda_check(driver,
+                    driver->tensor_map(map, s->half ? MAP_F16 : MAP_BF16, 5,
+                                       s->data, s->size, s->step + 1, s->box, each,
+                                       0,
+                                       s->box[0] == 64 ? MAP_SWIZZLE_128
+                                                       : MAP_SWIZZLE_64,
+                                       MAP_PROMOTE_256, 0),
+                    "describe a tensor");
 }
 
 static dil_status map_encode(const cuda_driver *driver, const map_view *v,
                              int64_t stride, int64_t count, int64_t phases,
                              hopper_map *map) {
-  int32_t chunk = (v->width + 31) / 32 % 2 ? 32 : 64;
+  const uint64_t size[] = {(uint64_t)count, (uint64_t)phases, (uint64_t)v->heads,
+                           (uint64_t)v->batches};
+  const uint64_t step[] = {maps_bytes(v, 1) * (uint64_t)stride, maps_bytes(v, 1),
+                           maps_bytes(v, 2), maps_bytes(v, 0)};
+  map_shape s = maps_shape(v);
   if (!count || !phases) return DIL_OK;
-  const uint64_t size[5] = {(uint64_t)v->width, (uint64_t)count,
-                            (uint64_t)phases, (uint64_t)v->heads,
-                            (uint64_t)v->batches};
-  const uint64_t step[4] = {map_bytes(v, 1) * (uint64_t)stride, map_bytes(v, 1),
-                            map_bytes(v, 2), map_bytes(v, 0)};
-  const unsigned box[5] = {(unsigned)chunk, (unsigned)v->box, 1, 1, 1};
-  const unsigned each[5] = {1, 1, 1, 1, 1};
-  return cuda_check(driver,
-                    driver->tensor_map(map, v->half ? MAP_F16 : MAP_BF16, 5,
-                                       (void *)(uintptr_t)v->data, size, step,
-                                       box, each, 0,
-                                       chunk == 64 ? MAP_SWIZZLE_128
-                                                   : MAP_SWIZZLE_64,
-                                       MAP_PROMOTE_256, 0),
-                    "describe a tensor");
+  memcpy(s.size + 1, size, sizeof size);
+  memcpy(s.step + 1, step, sizeof step);
+  s.box[1] = (unsigned)v->box;
+  return map_make(driver, &s, map);
 }
 
 static dil_status maps_encode(const cuda_driver *driver, const map_view *v,

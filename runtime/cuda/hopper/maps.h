@@ -20,6 +20,16 @@ typedef struct map_view {
   int32_t half;            /* f16, not bf16 */
 } map_view;
 
+/* What a map says, by axis: entries, bytes from one to the next, and those of one
+ * copy. The axes of a new shape are one column chunk of the view and else single
+ * entries; step[0] is not used. */
+typedef struct map_shape {
+  char *data;
+  uint64_t size[5], step[5];
+  unsigned box[5];
+  bool half;
+} map_shape;
+
 typedef struct map_cache {
   int32_t most;            /* maps of one view, at most */
   int32_t count, next;     /* next: index of the view that is replaced next */
@@ -38,5 +48,12 @@ map_view maps_view(const dil_tensor *t, int32_t width, int32_t box);
 dil_status maps_find(map_cache *cache, const cuda_driver *driver,
                      const map_view *view, const int32_t *strides,
                      int32_t stride_count, hopper_map (*out)[2]);
+
+/* A shape of the view's columns; and bytes along an axis of [B, rows, heads]: any will
+ * do where there is only one entry. */
+map_shape maps_shape(const map_view *v);
+uint64_t maps_bytes(const map_view *v, int32_t axis);
+dil_status map_make(const cuda_driver *driver, const map_shape *shape,
+                    hopper_map *map);
 
 #endif

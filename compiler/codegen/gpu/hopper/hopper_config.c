@@ -82,8 +82,8 @@ static bool config_knobs_fit(const gpu_request *r, const hopper_configs *all,
 /* ---- passes of a strategy ------------------------------------------------ */
 
 /* The passes that have tables and are `pairwise` or not, as asked; `reason`
- * becomes that of the last pass that is left out. Without knobs, the general
- * kernels have those that visit far fewer keys by patches of a grid. */
+ * becomes that of the last pass that is left out. Without knobs, the kernels for
+ * grids and the general ones have those that visit far fewer keys by patches. */
 static uint64_t config_passes(const gpu_request *r, int32_t keys, bool pairwise,
                               char *reason, size_t size) {
   const dil_table *t = &r->common.plan->table;
@@ -91,7 +91,7 @@ static uint64_t config_passes(const gpu_request *r, int32_t keys, bool pairwise,
   uint64_t passes = 0;
   for (int32_t p = 0; p < t->pass_count && p < 64; p++) {
     if (!hopper_table_fill(t, p, keys, &made, reason, size)) continue;
-    if (!r->knobs && patch_saves(t, &t->passes[p]))
+    if (!r->knobs && (patch_saves(t, &t->passes[p]) || hopper_grid_takes(t, p)))
       snprintf(reason, size, "patches of the grid see far fewer keys");
     else if (made.pairwise == pairwise)
       passes |= 1ull << p;

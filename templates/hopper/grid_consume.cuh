@@ -1,0 +1,353 @@
+// grid_consume.cuh - the consumer warpgroups of grid.cu: 64 query rows each.
+//
+// In: tiles, their boxes of keys, and their messages. Out: O and lse of every row
+// of the grid.
+#pragma once
+
+struct consumer {
+  const grid_launch &run;
+  u32 base;
+  int group; // the warpgroup, 0 .. WARPGROUPS - 1
+  bool lead; // this thread releases stages for its warpgroup
+};
+DEVICE void release(const consumer &c, u32 barrier) {
+  if (c.lead) barrier_arrive(barrier);
+}
+#include "templates/hopper/hopper_operands.cuh"
+#include "templates/hopper/hopper_stage.cuh"
+
+// What a warpgroup knows of a tile.
+struct tile_view {
+  int x, y, z;       // the cell of the first row of this thread's warp
+  int boxes_x, inner; // boxes along x, and of one cell or row of the first axis
+  int from, to, all; // the tile's boxes that this warpgroup takes; all of them
+  int column_x, column_y, column_z; // the first column of the tile's boxes
+  int cells_x;
+  bool there;        // the warp's rows are in the grid, where x is
+  dil_cell_span span_y, span_z; // columns that the warp's rows see
+};
+
+// The range of boxes along the first axis that this warpgroup's rows see.
+DEVICE void take_boxes(const consumer &c, const dil_patch_axis &a, int first,
+                       int cells, int column, int count, tile_view &t) {
+  int low = first + c.group * GROUP_DEPTH;
+  int high = min(low + GROUP_DEPTH, cells) - 1;
+  t.all = count * t.inner;
+  t.from = t.to = 0;
+  if (high < low) return;
+  int begin = columns_of(a, cells, low).first - column;
+  int end = columns_of(a, cells, high).last - column;
+  t.from = min(max(begin / BOX_DEPTH, 0), count) * t.inner;
+  t.to = end < 0 ? 0 : min(end / BOX_DEPTH + 1, count) * t.inner;
+}
+
+DEVICE tile_view view_tile(const consumer &c, u32 message, int4 rows) {
+  const dil_patch_axis *axis = c.run.of.patch;
+  int4 columns = shared_load(message + MESSAGE_COLUMNS);
+  int4 cells = shared_load(message + MESSAGE_CELLS);
+  int4 place = shared_load(message + MESSAGE_PLACE);
+  int warp = thread_index() / 32 % 4;
+  tile_view t;
+  t.x = rows.z;
+  t.y = rows.y + (SOLID ? warp % GROUP_Y : c.group * GROUP_Y + warp);
+  t.z = rows.x + (SOLID ? c.group * GROUP_Z + warp / GROUP_Y : 0);
+  t.boxes_x = columns.w;
+  t.inner = SOLID ? columns.w * place.x : columns.w;
+  t.column_x = columns.z;
+  t.column_y = columns.y;
+  t.column_z = columns.x;
+  t.cells_x = cells.z;
+  t.there = t.y < cells.y && t.z < cells.x;
+  t.span_y = columns_of(axis[LAST - 1], cells.y, t.y);
+  t.span_z = {0, 0};
+  if (SOLID) t.span_z = columns_of(axis[0], cells.x, t.z);
+  take_boxes(c, axis[0], SOLID ? rows.x : rows.y, SOLID ? cells.x : cells.y,
+             SOLID ? columns.x : columns.y, SOLID ? place.y : place.x, t);
+  return t;
+}
+
+// ---- which columns count ---------------------------------------------------
+
+// The thread's columns of a box that one of its rows sees along x: `x` is the row,
+// `first` the box's first cell.
+DEVICE u32 columns_along(const consumer &c, const tile_view &t, int x, int first) {
+  dil_cell_span seen = columns_of(c.run.of.patch[LAST], t.cells_x, x);
+  int column = thread_index() % 4 * 2;
+  int low = min(max(seen.first - first, 0), BOX_X) - column;
+  int high = min(max(seen.last + 1 - first, 0), BOX_X) - column;
+  u32 kept = 0;
+#pragma unroll
+  for (int y = 0; y < BOX_Y; y++)
+    kept |= columns_below(y * BOX_X + high) & ~columns_below(y * BOX_X + low);
+  return x < t.cells_x ? kept : 0;
+}
+DEVICE void columns_of_rows(const consumer &c, const tile_view &t, int first,
+                            u32 (&kept)[2]) {
+  int x = t.x + thread_index() % 32 / 4;
+  kept[0] = columns_along(c, t, x, first);
+  kept[1] = columns_along(c, t, x + 8, first);
+}
+
+// The thread's columns of a box that its warp sees along the other axes.
+DEVICE u32 columns_across(const tile_view &t, int y, int z) {
+  int column = thread_index() % 4 * 2;
+  int low = max(t.span_y.first - y, 0), high = min(t.span_y.last + 1 - y, BOX_Y);
+  bool seen = high > low && t.there &&
+              (!SOLID || (z >= t.span_z.first && z <= t.span_z.last));
+  if (!seen) return 0;
+  return columns_below(high * BOX_X - column) &
+         ~columns_below(low * BOX_X - column);
+}
+
+// The place of a box in its tile.
+struct box_place {
+  int x, y, z; // its number along each axis
+};
+DEVICE box_place place_of(const tile_view &t, int index) {
+  box_place b = {0, index, 0};
+  if (SOLID) {
+    b.z = index / t.inner;
+    b.y = index - b.z * t.inner;
+  }
+  if (BOXES_X > 1) {
+    int line = b.y / t.boxes_x;
+    b.x = b.y - line * t.boxes_x;
+    b.y = line;
+  }
+  return b;
+}
+
+// Hides the pairs of a box that do not count. `along`: the columns of the thread's
+// rows, of a tile whose boxes are alike along x.
+DEVICE void hide_pairs(const consumer &c, const tile_view &t, int index,
+                       const u32 (&along)[2], float (&s)[TILE_KEYS / 2]) {
+  const u32 all = TILE_KEYS == 128 ? ~0u : (1u << TILE_KEYS / 4 % 32) - 1;
+  box_place b = place_of(t, index);
+  u32 kept[2] = {along[0], along[1]};
+  if (BOXES_X > 1) columns_of_rows(c, t, t.column_x + b.x * BOX_X, kept);
+  u32 across = columns_across(t, t.column_y + b.y * BOX_Y, t.column_z + b.z);
+  kept[0] &= across;
+  kept[1] &= across;
+  if (__any_sync(~0u, (kept[0] & kept[1]) != all)) hide_columns(s, kept);
+}
+
+// ---- one tile --------------------------------------------------------------
+
+// The registers that a warpgroup carries from box to box.
+struct fragments {
+  float o[VALUE_WIDTH / 2];
+  u32 p[TILE_KEYS / 4]; // weights of the previous box
+  row_state r;
+};
+
+DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
+  release(c, c.base + AT_KEY_EMPTY + 8 * block.stage());
+}
+DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
+  release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage());
+}
+DEVICE void wait_checked(const consumer &c, const ring<STAGES> &block) {
+  barrier_wait(c.base + AT_CHECKED + 8 * block.stage(), block.phase());
+}
+
+// Passes over boxes that this warpgroup does not take. No wgmma synchronises its
+// warps here, so only the thread that releases a stage waits for the values: another
+// one might come too late and find the mbarrier in the next phase.
+DEVICE void pass_boxes(const consumer &c, int count, ring<STAGES> &block) {
+  if (count <= 0) return;
+#pragma unroll 1
+  for (; count > 0; count--, block.next()) {
+    if (c.lead) {
+      wait_keys(c, block);
+      wait_checked(c, block);
+    }
+    release_keys(c, block);
+    release_values(c, block);
+  }
+  named_barrier_sync(8 + c.group, 128); // the others come no earlier
+}
+
+// Whether values of a box are not finite.
+DEVICE bool spoils(const consumer &c, const ring<STAGES> &block) {
+  wait_checked(c, block);
+  return shared_word(c.base + AT_BAD + 4 * block.stage());
+}
+
+// Turns the products of a box into weights, while no other product runs.
+DEVICE void begin_block(const consumer &c, const tile_view &t, fragments &f, u32 q,
+                        const ring<STAGES> &block, int index,
+                        const u32 (&along)[2]) {
+  float s[TILE_KEYS / 2];
+  wait_keys(c, block);
+  multiply_keys(s, q, key_descriptor(c, block.stage()));
+  mma_wait<0>();
+  settle(s);
+  release_keys(c, block);
+  hide_pairs(c, t, index, along, s);
+  find_peaks(s, f.r, c.run.scale, c.run.slack);
+  weigh(s, f.p, f.r, c.run.scale, 0, 0, {});
+  if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+}
+
+// Multiplies the queries with this box and, at the same time, the weights with the
+// values of the box before.
+DEVICE void follow_block(const consumer &c, const tile_view &t, fragments &f, u32 q,
+                         const ring<STAGES> &block, const ring<STAGES> &before,
+                         int index, const u32 (&along)[2]) {
+  float s[TILE_KEYS / 2];
+  u32 k = key_descriptor(c, block.stage());
+  u32 v = value_descriptor(c, before.stage());
+  wait_keys(c, block);
+  q = uniform(q);
+  multiply_keys(s, q, k);
+  wait_values(c, before);
+  settle(f.o);
+  multiply_values(f.o, f.p, v);
+  mma_wait<1>();
+  settle(s);
+  release_keys(c, block);
+  hide_pairs(c, t, index, along, s);
+  find_peaks(s, f.r, c.run.scale, c.run.slack);
+  settle(s);
+  mma_wait<0>();
+  settle(f.o);
+  settle(f.p);
+  release_values(c, before);
+  weigh(s, f.p, f.r, c.run.scale, 0, 0, {});
+  if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
+}
+
+// Multiplies the weights of a box with its values while no other product runs, one
+// key at a time if they are `bad`: some are not finite, and some weights are 0.
+DEVICE void add_values(const consumer &c, fragments &f, const ring<STAGES> &block,
+                       bool bad) {
+  wait_values(c, block);
+  if (bad) {
+    add_values_singly(f.o, f.p, c.base + AT_VALUE + block.stage() * VALUE_BYTES);
+    named_barrier_sync(8 + c.group, 128); // all warps have read the values
+  } else {
+    settle(f.o);
+    multiply_values(f.o, f.p, value_descriptor(c, block.stage()));
+    mma_wait<0>();
+    settle(f.o);
+  }
+  release_values(c, block);
+}
+
+// Adds up the boxes of a tile that this warpgroup takes.
+DEVICE void add_boxes(const consumer &c, const tile_view &t, fragments &f, u32 tile,
+                      ring<STAGES> &block) {
+  u32 q = query_descriptor(c, tile), along[2] = {0, 0};
+  ring<STAGES> before = block;
+  bool alone = true, bad = false;
+  if (BOXES_X == 1) columns_of_rows(c, t, t.column_x, along);
+#pragma unroll 1
+  for (int index = t.from; index < t.to; index++) {
+    if (index > t.from) {
+      alone = bad = spoils(c, before);
+      if (bad) add_values(c, f, before, true);
+    }
+    if (alone) begin_block(c, t, f, q, block, index, along);
+    else follow_block(c, t, f, q, block, before, index, along);
+    before = block;
+    block.next();
+  }
+  release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
+  bad = spoils(c, before);
+  add_values(c, f, before, bad);
+}
+
+// ---- its end ---------------------------------------------------------------
+
+DEVICE u32 output_area(const consumer &c, u32 thread) {
+  return c.base + AT_OUTPUT + (thread / 32 - 4) * 16 * VALUE_WIDTH * 2;
+}
+
+// The position of a cell of the residue of a tile's map.
+DEVICE int position_of(const consumer &c, int map, int x, int y, int z) {
+  const dil_patch_axis *axis = c.run.of.patch;
+  const int cell[3] = {SOLID ? z : y, SOLID ? y : x, x};
+  int residues = map / c.run.batch_maps, position = 0;
+#pragma unroll
+  for (int k = 0; k < PATCH_AXES; k++) {
+    int residue = residues % axis[k].residues;
+    residues /= axis[k].residues;
+    position += (cell[k] * axis[k].step + residue) * axis[k].stride;
+  }
+  return position;
+}
+
+// One of a row's four threads stores its lse.
+DEVICE void store_lse(const consumer &c, const tile_view &t, int map, int4 place,
+                      const float (&lse)[2]) {
+  u32 lane = thread_index() % 32;
+  int x = t.x + lane / 4;
+  if (lane % 4 || !t.there) return;
+  float *to = c.run.of.lse + place.w * c.run.of.lse_stride[0] +
+              place.z * c.run.of.lse_stride[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+    if (x + 8 * i < t.cells_x)
+      to[position_of(c, map, x + 8 * i, t.y, t.z) * c.run.of.lse_stride[1]] =
+          lse[i];
+}
+
+// Stores a warp's rows by TMA, which leaves out those outside of the grid.
+DEVICE void store_rows(const consumer &c, const tile_view &t, int map, int4 place,
+                       float (&o)[VALUE_WIDTH / 2]) {
+  u32 thread = thread_index(), area = output_area(c, thread);
+  if (thread % 32 == 0) store_wait_read();
+  stage_rows(area, o, thread % 32);
+  proxy_fence();
+  __syncwarp();
+  if (thread % 32 != 0 || !t.there) return;
+#pragma unroll 1
+  for (int i = 0; i < VALUE_WIDTH / VALUE_CHUNK; i++)
+    store_box(&c.run.o[map], area + i * (16 * VALUE_CHUNK * 2), i * VALUE_CHUNK,
+              t.x, t.y, SOLID ? t.z : place.z, SOLID ? place.z : place.w);
+  store_commit();
+}
+
+// Divides the rows of a tile by their denominators and writes them.
+DEVICE void finish_tile(const consumer &c, const tile_view &t, int map, int4 place,
+                        fragments &f) {
+  const float ln_2 = 0.69314718055994530942f;
+  float lse[2], mine[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    float sum = row_sum(f.r.sum[i]);
+    mine[i] = sum == 0 ? 0 : __fdividef(c.run.of.weight, sum);
+    lse[i] = (f.r.peak[i] * c.run.scale + log2_fast(sum)) * ln_2;
+  }
+  scale_rows(f.o, mine[0], mine[1]);
+  if (c.run.of.lse) store_lse(c, t, map, place, lse);
+  store_rows(c, t, map, place, f.o);
+}
+
+DEVICE void consume(const consumer &c) {
+  ring<STAGES> block = {0};
+#pragma unroll 1
+  for (u32 tile = 0;; tile++) {
+    wait_queries(c, tile);
+    u32 message = c.base + AT_TILE + query_stage(tile) * TILE_BYTES;
+    int4 rows = shared_load(message + MESSAGE_ROWS);
+    if (!rows.w) break;
+    tile_view t = view_tile(c, message, rows);
+    int map = shared_word(message + MESSAGE_CELLS + 12);
+    int4 place = shared_load(message + MESSAGE_PLACE);
+    fragments f;
+#pragma unroll
+    for (int i = 0; i < VALUE_WIDTH / 2; i++) f.o[i] = 0;
+    state_clear(f.r);
+    pass_boxes(c, t.from, block);
+    if (t.to > t.from) {
+      add_boxes(c, t, f, tile, block);
+    } else {
+      named_barrier_sync(8 + c.group, 128); // all warps have the message
+      release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
+    }
+    pass_boxes(c, t.all - max(t.to, t.from), block);
+    finish_tile(c, t, map, place, f);
+  }
+  store_wait();
+}
