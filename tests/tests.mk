@@ -140,7 +140,8 @@ tsan-here: tests
 # without compilers: programs, loadable parts, libraries that they ask for.
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
-           $(BUILD)/tests/test_hopper $(BUILD)/tests/test_decode \
+           $(BUILD)/tests/test_hopper $(BUILD)/tests/test_hopper_grid \
+           $(BUILD)/tests/test_decode \
            $(BUILD)/tests/test_launch $(BUILD)/tests/test_choice \
            $(BUILD)/tests/test_pages $(BUILD)/tests/test_packed \
            $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \

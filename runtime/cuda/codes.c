@@ -4,10 +4,10 @@
 #include "decode.h"
 #include "general.h"
 #include "gradient.h"
+#include "grid.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/hopper.h"
 #include "runtime/cuda/hopper/hopper_gradient.h"
-#include "runtime/cuda/hopper/hopper_grid.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -123,7 +123,9 @@ made_by_hopper() { # file, options
 # Two chips at once, a processor each.
 compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels &
 {
-  compare 90 6 edges numeric pages choice hopper decode shards grid_kernels
+  compare 90 6 edges numeric pages choice hopper hopper_grid decode shards grid_kernels
+  "$BUILD/tests/fuzz/fuzz_pattern" --hopper --grids --count 6 --seed "$seed" \
+    >"$TMP/grids for Hopper on sm_90" 2>&1
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
     >"$TMP/patterns for Hopper on sm_90" 2>&1
   rings

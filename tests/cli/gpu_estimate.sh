@@ -139,9 +139,12 @@ cat >"$TMP/grid.dil" <<'END'
 let n = 128; let w = 13;
 pattern p { heads 16; head_dim 64; dtype bf16; grid n x n;
             branch { neighborhood w x w; } }
+pattern scored { heads 16; head_dim 64; dtype bf16; grid n x n;
+                 branch { neighborhood w x w; mask (ix + jx) % 3 > 0; } }
 schedule quickly { family fast; }
 kernel quick = p with quickly;
 kernel plain = p;
+kernel masked = scored;
 END
 explained() { # words, options...
   words=$1
@@ -150,12 +153,15 @@ explained() { # words, options...
   grep -q "$words" "$TMP/patches" || { cat "$TMP/patches"; return 1; }
 }
 is "tiles of a grid are patches" \
-  explained '4096 tiles of up to 64 rows, patches of 8 x 8 cells' -k plain
-is "the keys that patches visit" explained 'keys: 26688 visited' -k plain
-is "patches go before Hopper" \
-  explained 'Hopper kernel: patches of the grid see far fewer keys' -k plain
+  explained '1408 tiles of up to 192 rows, patches of 12 x 16 cells' -k plain
+is "the boxes that patches visit" explained 'keys: 5504 visited' -k plain
+is "a kernel for grids" explained 'by hopper grid bf16 192x112' -k plain
+is "patches of the general kernel" \
+  explained '4096 tiles of up to 64 rows, patches of 8 x 8 cells' -k plain --force general
+is "the keys that they visit" explained 'keys: 26688 visited' -k plain --force general
+is "what stays with it" explained 'Hopper kernel: masks or scores over a grid' -k masked
 is "a schedule may ask for Hopper" explained 'by hopper pairs' -k quick
-is "wide neighbourhoods take Hopper" explained 'by hopper pairs' -k plain -D w=101
+is "wide neighbourhoods, too" explained 'by hopper grid bf16 192x128' -k plain -D w=101
 is "gradients over a grid" \
   explained 'by gradient dkv bf16 64x64' -k plain --backward
 is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5

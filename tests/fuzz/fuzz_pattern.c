@@ -267,7 +267,7 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          "--seed %u --print\n\n",
          text, s.batch, s.queries, s.keys, s.layout, s.lengths, s.threads,
          s.isa, force_all[s.force].name,
-         aims       ? " --hopper"
+         aims       ? gridded ? " --hopper --grids" : " --hopper"
          : choosing ? " --choices"
          : gridded  ? " --grids"
                     : "",
@@ -305,7 +305,8 @@ int main(int argc, char **argv) {
     else return usage();
   }
   for (uint32_t i = 0; i < count && failed < 20; i++) {
-    spec s = aims       ? spec_hopper(first + i)
+    spec s = aims && gridded ? spec_hopper_grids(first + i)
+             : aims     ? spec_hopper(first + i)
              : choosing ? spec_choices(first + i)
              : gridded  ? spec_grids(first + i)
                         : spec_random(first + i);

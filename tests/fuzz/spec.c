@@ -353,6 +353,20 @@ spec spec_hopper(uint32_t seed) {
   return s;
 }
 
+spec spec_hopper_grids(uint32_t seed) {
+  uint64_t space = seed * 0x2545F4914F6CDD1Du + 81, *state = &space;
+  spec grid = spec_grids(seed), h = spec_hopper(seed);
+  spec s = {.seed = seed, .heads = h.heads, .kv_heads = h.kv_heads, .dtype = h.dtype,
+            .head_dim = h.head_dim % 136, .value_dim = h.value_dim % 136,
+            .scale = h.scale, .left = -1, .right = -1, .branch_count = 1, .batch =
+            h.batch, .force = h.force, .grid = {grid.grid[0], grid.grid[1]}};
+  s.branch[0] = (spec_branch){.dilation = 1, .left = -1, .right = -1,
+                              .head_last = s.heads - 1, .reach = draw(state, 1, 8)};
+  s.grid[2] = 16 * draw(state, 1, 4) - draw(state, 0, 2);
+  s.queries = s.keys = (s.grid[0] ? s.grid[0] : 1) * s.grid[1] * s.grid[2];
+  return s;
+}
+
 /* ---- printing ------------------------------------------------------------ */
 
 typedef struct spec_writer {

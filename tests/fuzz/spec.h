@@ -39,6 +39,8 @@ spec spec_random(uint32_t seed);
 spec spec_hopper(uint32_t seed);
 /* One over a grid. */
 spec spec_grids(uint32_t seed);
+/* One over a grid that the Hopper kernel for grids takes, unless it is small. */
+spec spec_hopper_grids(uint32_t seed);
 /* One whose branches choose blocks by their scores. */
 spec spec_choices(uint32_t seed);
 bool spec_chooses(const spec *s);

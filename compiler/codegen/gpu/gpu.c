@@ -430,7 +430,9 @@ static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
   bool selected =
       gpu_selecting(&r) && gpu_strategy_of_knobs(request) == fast;
   if (!selected) r.knobs = NULL;
-  return !fast->can(&r, reason, size);
+  if (fast->can(&r, reason, size)) return false;
+  if (selected || !alone.table.grid.axes) return true;
+  return !strategy_hopper_grid.can(&r, reason, size);
 }
 
 /* ---- candidates for the tuner -------------------------------------------- */

@@ -1,15 +1,16 @@
-/* hopper_grid.c - launches of the Hopper kernel for grids.
+/* grid.c - launches of the Hopper kernel for grids.
  *
  * In: a checked call of a whole sequence over a grid. Out: one launch. Its parameter
  * holds tensor maps whose axes are those of the grid, for each residue of the
  * dilations, and the axes. The maps of the last calls are kept. */
-#include "hopper_grid.h"
-#include "maps.h"
+#include "grid.h"
+#include "device.h"
+#include "general.h"
+#include "patches.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/pages.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/general.h"
-#include "runtime/cuda/patches.h"
+#include "runtime/cuda/hopper/maps.h"
 #include "templates/hopper/grid_launch.h"
 #include <math.h>
 #include <pthread.h>

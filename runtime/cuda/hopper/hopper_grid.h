@@ -1,9 +1,0 @@
-/* hopper_grid.h - launches of the Hopper kernel for grids, templates/hopper/grid.cu. */
-#ifndef DIL_RUNTIME_CUDA_HOPPER_HOPPER_GRID_H
-#define DIL_RUNTIME_CUDA_HOPPER_HOPPER_GRID_H
-
-#include "runtime/cuda/launch/family.h"
-
-extern const cuda_family cuda_hopper_grid;
-
-#endif
