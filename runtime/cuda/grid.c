@@ -19,8 +19,9 @@
 #include <string.h>
 
 _Static_assert(sizeof(grid_launch) == GRID_LAUNCH_BYTES &&
-                   offsetof(grid_launch, of) == 8192 &&
-                   offsetof(grid_launch, scale) == 9984,
+                   offsetof(grid_launch, of) == GRID_MAP_BYTES &&
+                   offsetof(grid_launch, scale) ==
+                       GRID_MAP_BYTES + DIL_PARAMS_BYTES + 8,
                "templates/hopper/grid.cu has another grid_launch");
 
 /* ---- the cache between launches ------------------------------------------ */

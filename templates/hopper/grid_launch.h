@@ -8,7 +8,9 @@
 enum {
   GRID_MAPS = 16,          /* residues of all axes, times batch_maps */
   GRID_ROW = 16,           /* cells of a warp, all along the last axis */
-  GRID_LAUNCH_BYTES = 10048 /* C and CUDA C both check it */
+  GRID_MAP_BYTES = 4 * GRID_MAPS * 128,
+  /* C and CUDA C both check it */
+  GRID_LAUNCH_BYTES = (GRID_MAP_BYTES + DIL_PARAMS_BYTES + 16 + 63) / 64 * 64
 };
 
 /* A tensor map has the axes of the cells of one residue: columns, the grid's axes
