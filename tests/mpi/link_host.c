@@ -3,7 +3,7 @@
  * what did not. Called by tests/cli/mpi.sh. */
 #include "runtime/base/module.h"
 #include "runtime/link/mpi/job.h"
-#include <dlfcn.h>
+#include "tests/support/real_thread.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -200,12 +200,8 @@ static bool no_threads;
 /* Takes the place of the C library's, also for dilrt-mpi.so. */
 DIL_API int pthread_create(pthread_t *thread, const pthread_attr_t *how,
                            void *(*begin)(void *), void *context) {
-  typedef int creator(pthread_t *, const pthread_attr_t *, void *(*)(void *),
-                      void *);
-  void *real = dlsym(RTLD_NEXT, "pthread_create");
-  creator *create;
-  memcpy(&create, &real, sizeof create);
-  return no_threads ? EAGAIN : create(thread, how, begin, context);
+  return no_threads ? EAGAIN
+                    : real_pthread_create(thread, how, begin, context);
 }
 
 /* A link that cannot have its courier gives back its communicator: there are

@@ -6,32 +6,12 @@
 #include "compiler/cli/rounding.h"
 #include "compiler/oracle/oracle.h"
 #include "runtime/base/random.h"
+#include "tests/support/check_case.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static arena *memory;
-static options given;
-static call_setup bound;
-
-static void open_memory(void) {
-  memory = arena_new();
-}
-
-static void close_memory(void) {
-  call_setup_free(&bound);
-  arena_free(memory);
-}
-
-static const pattern *parse_pattern(const char *text) {
-  diag *d = diag_new(memory);
-  const program *p =
-      program_parse(memory, d, "test", text, strlen(text), NULL, 0);
-  ck_assert_msg(p && p->pattern_count == 1, "the pattern is not accepted");
-  return p->pattern[0];
-}
 
 /* The words of a `dil run`, options alone. */
 static dil_status set_up(const char *text, const char *words) {
@@ -40,10 +20,7 @@ static dil_status set_up(const char *text, const char *words) {
   char *rest = arena_copy(memory, words, strlen(words));
   for (char *word = strtok(rest, " "); word; word = strtok(NULL, " "))
     argv[argc++] = word;
-  ck_assert_int_eq(options_read(memory, VERB_run, argc, argv, &given), DIL_OK);
-  ck_assert_int_eq(call_setup_open(memory, &given, parse_pattern(text), &bound),
-                   DIL_OK);
-  return call_setup_tensors(&bound, -1);
+  return open_call(text, argc, argv);
 }
 
 #define PATTERN(type, rest)                                                    \
@@ -365,7 +342,7 @@ static Suite *accuracy_suite(void) {
   Suite *suite = suite_create("accuracy");
   TCase *tests = tcase_create("accuracy");
   int kinds = sizeof patterns / sizeof *patterns;
-  tcase_add_checked_fixture(tests, open_memory, close_memory);
+  tcase_add_checked_fixture(tests, open_memory, close_call);
   tcase_add_loop_test(tests, the_oracle_is_good, 0, kinds);
   tcase_add_loop_test(tests, one_wrong_element_is_found, 0, kinds);
   tcase_add_loop_test(tests, a_nan_is_found, 0, kinds);

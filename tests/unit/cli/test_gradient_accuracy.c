@@ -4,32 +4,14 @@
 #include "compiler/cli/gradient_accuracy.h"
 #include "compiler/cli/gradient_setup.h"
 #include "compiler/oracle/oracle.h"
+#include "tests/support/check_case.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static arena *memory;
-static options given;
-static call_setup bound;
 static dil_backward_call call;
-
-static void open_memory(void) {
-  memory = arena_new();
-}
-
-static void close_memory(void) {
-  call_setup_free(&bound);
-  arena_free(memory);
-}
-
-static const pattern *parse_pattern(const char *text) {
-  const program *p = program_parse(memory, diag_new(memory), "test", text,
-                                   strlen(text), NULL, 0);
-  ck_assert_msg(p && p->pattern_count == 1, "the pattern is not accepted");
-  return p->pattern[0];
-}
 
 static char *const words[] = {
     "run",     "test.dil", "--backward",   "--seq",  "30",
@@ -70,10 +52,7 @@ static void set_up(const char *statements, bool dlse) {
       statements);
   memcpy(argv, words, sizeof argv);
   int argc = dlse ? WORDS : WORDS - 2;
-  ck_assert_int_eq(options_read(memory, VERB_run, argc, argv, &given), DIL_OK);
-  ck_assert_int_eq(call_setup_open(memory, &given, parse_pattern(text), &bound),
-                   DIL_OK);
-  ck_assert_int_eq(call_setup_tensors(&bound, -1), DIL_OK);
+  ck_assert_int_eq(open_call(text, argc, argv), DIL_OK);
   ck_assert_int_eq(gradient_setup_make(&bound, &call), DIL_OK);
   ck_assert_int_eq(oracle_run(bound.pattern, &bound.call), DIL_OK);
   call.forward = bound.call;
@@ -242,7 +221,7 @@ END_TEST
 static Suite *gradient_accuracy_suite(void) {
   Suite *s = suite_create("gradient_accuracy");
   TCase *t = tcase_create("gradient_accuracy");
-  tcase_add_checked_fixture(t, open_memory, close_memory);
+  tcase_add_checked_fixture(t, open_memory, close_call);
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, the_oracle_is_good, 0, CASES);
   tcase_add_loop_test(t, a_wrong_element_is_found, 0, 2 * CASES);

@@ -7,6 +7,7 @@
 #include "compiler/plan/target.h"
 #include "tests/support/host.h"
 #include "tests/support/numeric.h"
+#include "tests/support/real_thread.h"
 #include "tests/support/suite.h"
 #include <check.h>
 #include <dlfcn.h>
@@ -420,17 +421,12 @@ static void *make_deeper_later(void *context);
 /* Takes the place of the C library's. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *how,
                    void *(*begin)(void *), void *context) {
-  typedef int creator(pthread_t *, const pthread_attr_t *, void *(*)(void *),
-                      void *);
-  void *real = dlsym(RTLD_NEXT, "pthread_create");
-  creator *create;
-  memcpy(&create, &real, sizeof create);
   bool own = code_of(begin) == code_of(make_deeper_later);
   while (own && atomic_load(&holds_threads)) {
     atomic_store(&is_held, true);
     usleep(1000);
   }
-  return create(thread, how, begin, context);
+  return real_pthread_create(thread, how, begin, context);
 }
 
 static void *make_deeper_later(void *context) {
