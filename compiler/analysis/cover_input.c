@@ -1,10 +1,12 @@
 /* cover_input.c - elements and ranges of a call's inputs, for cover.
  *
- * In: the tensors of a call. Out: single elements, and the bounds of a run of
- * them along one axis; what lies outside reads 0. Bounds of long runs come
+ * In: the tensors of a call, and the tables of bits that lists stand for. Out:
+ * single elements, and the bounds of a run of them along one axis; what lies
+ * outside reads 0. Bounds of long runs come
  * from chunks of the line asked for last: the smallest and the largest element of
  * a chunk are found when they are first asked for. */
 #include "cover_set.h"
+#include "runtime/base/lists.h"
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -16,19 +18,24 @@ static const dil_tensor *tensor_of(const cover *c, int32_t index) {
   return &c->call->inputs[index];
 }
 
-static double tensor_element(const dil_tensor *x, const int32_t *at) {
+static bool has_bits(const cover *c, int32_t index) {
+  return dil_input_is_bits(&c->pattern->input[index]);
+}
+
+static double tensor_element(const dil_tensor *x, bool bits, const int32_t *at) {
   int64_t place = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
     if (at[axis] < 0 || at[axis] >= x->shape[axis]) return 0;
     place += at[axis] * x->stride[axis];
   }
+  if (bits) return dil_lists_bit(x, place);
   return dil_element_read(x->data, x->dtype, place);
 }
 
 value cover_input(void *context, int32_t index, const int32_t *at) {
   const cover *c = context;
   const dil_tensor *x = tensor_of(c, index);
-  double number = tensor_element(x, at);
+  double number = tensor_element(x, has_bits(c, index), at);
   bool whole = x->dtype == DIL_I32 || x->dtype == DIL_U8;
   return (value){whole ? (int64_t)number : 0, number};
 }
@@ -45,7 +52,7 @@ static interval empty_interval(void) {
 
 /* Elements first..last of the line, which lie inside the input; 0 where the line
  * itself does not. */
-static void interval_include_run(const dil_tensor *x, int32_t axis,
+static void interval_include_run(const dil_tensor *x, bool bits, int32_t axis,
                                  const int32_t *at, int64_t first, int64_t last,
                                  interval *all) {
   int64_t place = 0, stride = x->stride[axis];
@@ -55,6 +62,11 @@ static void interval_include_run(const dil_tensor *x, int32_t axis,
       return;
     }
     if (k != axis) place += at[k] * x->stride[k];
+  }
+  if (bits) {
+    for (int64_t k = first; k <= last; k++)
+      interval_include(all, dil_lists_bit(x, place + k * stride));
+    return;
   }
   if (x->dtype != DIL_U8) {
     for (int64_t k = first; k <= last; k++)
@@ -95,14 +107,14 @@ static cover_line *line_of(cover *c, int32_t index, int32_t axis,
   return line;
 }
 
-static const interval *chunk_of(const dil_tensor *x, cover_line *line,
-                                int64_t k) {
+static const interval *chunk_of(const dil_tensor *x, bool bits,
+                                cover_line *line, int64_t k) {
   cover_chunk *chunk = &line->chunks[k];
   if (chunk->line == line->number) return &chunk->of;
   chunk->line = line->number;
   chunk->of = empty_interval();
-  interval_include_run(x, line->axis, line->at, k * CHUNK, (k + 1) * CHUNK - 1,
-                       &chunk->of);
+  interval_include_run(x, bits, line->axis, line->at, k * CHUNK,
+                       (k + 1) * CHUNK - 1, &chunk->of);
   return &chunk->of;
 }
 
@@ -111,20 +123,21 @@ static void interval_include_line(cover *c, int32_t index, int32_t axis,
                                   const int32_t *at, int64_t first,
                                   int64_t last, interval *all) {
   const dil_tensor *x = tensor_of(c, index);
+  bool bits = has_bits(c, index);
   int64_t begin = (first + CHUNK - 1) / CHUNK, end = (last + 1) / CHUNK;
   if (begin >= end) {
-    interval_include_run(x, axis, at, first, last, all);
+    interval_include_run(x, bits, axis, at, first, last, all);
     return;
   }
   cover_line *line = line_of(c, index, axis, at);
-  interval_include_run(x, axis, at, first, begin * CHUNK - 1, all);
+  interval_include_run(x, bits, axis, at, first, begin * CHUNK - 1, all);
   for (int64_t k = begin; k < end; k++) {
-    const interval *chunk = chunk_of(x, line, k);
+    const interval *chunk = chunk_of(x, bits, line, k);
     if (chunk->low < all->low) all->low = chunk->low;
     if (chunk->high > all->high) all->high = chunk->high;
     all->nan = all->nan || chunk->nan;
   }
-  interval_include_run(x, axis, at, end * CHUNK, last, all);
+  interval_include_run(x, bits, axis, at, end * CHUNK, last, all);
 }
 
 interval cover_range(void *context, int32_t index, int32_t axis,
@@ -136,7 +149,7 @@ interval cover_range(void *context, int32_t index, int32_t axis,
   bool outside = first < 0 || last >= count;
   int64_t from = first < 0 ? 0 : first, to = last < count ? last : count - 1;
   if (first == last)
-    interval_include(&all, tensor_element(x, at));
+    interval_include(&all, tensor_element(x, has_bits(c, index), at));
   else if (outside)
     interval_include(&all, 0);
   if (first < last && from <= to)

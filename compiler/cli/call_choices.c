@@ -93,11 +93,7 @@ dil_status call_choices_take(call_setup *b) {
     dil_choice c = pattern_choice(p, k);
     dil_tensor *table = &b->inputs[c.rows + 2];
     const dil_tensor *rows = &b->inputs[c.rows];
-    if (!table->data) {
-      *table = dil_lists_table(&p->input[c.rows + 2], rows, b->size[CALL_M],
-                               NULL);
-      status = call_tensor_new(b, DIL_U8, table->rank, table->shape, table);
-    }
+    if (!table->data) status = call_lists_table(b, c.rows + 2, rows);
     if (!status)
       dil_lists_fill(&p->input[c.rows + 2], rows, rows + 1, table);
   }

@@ -3,7 +3,7 @@
  *
  * In: the arrays of a call setup, or the word `random` in their place. Out:
  * random lists that hold about a tenth of the blocks or keys; and the tables that
- * lists stand for, since counts of pairs read these. */
+ * lists stand for, of blocks as bits, since counts of pairs read these. */
 #include "call_setup.h"
 #include "runtime/base/lists.h"
 #include "runtime/base/random.h"
@@ -64,6 +64,17 @@ bool call_lists_random(call_setup *b, int32_t input, uint32_t number) {
   return true;
 }
 
+dil_status call_lists_table(call_setup *b, int32_t made,
+                            const dil_tensor *rows) {
+  const dil_input *in = &b->pattern->input[made];
+  dil_tensor table = dil_lists_bits(in, rows, b->size[CALL_M], NULL), bytes;
+  const int64_t size = dil_lists_bytes(in, &table);
+  dil_status status = call_tensor_new(b, DIL_U8, 1, &size, &bytes);
+  table.data = status ? NULL : bytes.data;
+  b->inputs[made] = table;
+  return status;
+}
+
 dil_status call_lists_make(call_setup *b) {
   const pattern *p = b->pattern;
   dil_status status = DIL_OK;
@@ -73,12 +84,10 @@ dil_status call_lists_make(call_setup *b) {
     const dil_tensor *rows = &b->inputs[in->rows], *cols = &b->inputs[in->cols];
     if (!dil_input_is_table(in) || in->rows >= p->input_count) continue;
     if (b->call.packed.queries) continue; /* the run refuses it by name */
-    b->inputs[made] = dil_lists_table(in, rows, b->size[CALL_M], NULL);
+    b->inputs[made] = dil_lists_bits(in, rows, b->size[CALL_M], NULL);
     if (!rows->data || !cols->data) continue;
     status = dil_lists_check(in, p->input, rows, cols, &b->inputs[made]);
-    if (!status)
-      status = call_tensor_new(b, DIL_U8, in->rank, b->inputs[made].shape,
-                               &b->inputs[made]);
+    if (!status) status = call_lists_table(b, made, rows);
     if (!status) dil_lists_fill(in, rows, cols, &b->inputs[made]);
   }
   return status;

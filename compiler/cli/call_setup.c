@@ -4,6 +4,7 @@
 #include "call_setup.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/documents.h"
+#include "runtime/base/lists.h"
 #include "runtime/base/status.h"
 #include <math.h>
 #include <stdlib.h>
@@ -409,7 +410,10 @@ static value read_input_element(void *context, int32_t index,
     if (at[axis] < 0 || at[axis] >= t->shape[axis]) return (value){0};
     place += at[axis] * t->stride[axis];
   }
-  double element = dil_element_read(t->data, t->dtype, place);
+  const call_setup *b = context;
+  bool bits = dil_input_is_bits(&b->pattern->input[index]);
+  double element = bits ? dil_lists_bit(t, place)
+                        : dil_element_read(t->data, t->dtype, place);
   return (value){call_type_is_float(t->dtype) ? 0 : (int64_t)element, element};
 }
 

@@ -140,6 +140,9 @@ bool call_lists_random(call_setup *b, int32_t input, uint32_t number);
 /* The tables that lists stand for, behind the inputs. DIL_USAGE: an entry is no
  * block. */
 dil_status call_lists_make(call_setup *b);
+/* Makes room for the table number `made` of these lists. */
+dil_status call_lists_table(call_setup *b, int32_t made,
+                            const dil_tensor *rows);
 
 /* ---- call_choices.c: blocks chosen by their scores ----------------------- */
 

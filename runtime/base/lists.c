@@ -55,8 +55,9 @@ static void line_range(const lists_line *l, int64_t block, int64_t *first,
   if (*end > l->entries) *end = l->entries;
 }
 
-dil_tensor dil_lists_table(const dil_input *made, const dil_tensor *rows,
-                           int64_t M, void *data) {
+/* The shape of the table, row-major. */
+static dil_tensor lists_table(const dil_input *made, const dil_tensor *rows,
+                              int64_t M, void *data) {
   int64_t shape[DIL_RANK_MAX];
   for (int32_t axis = 0; axis < rows->rank; axis++)
     shape[axis] = rows->shape[axis];
@@ -71,7 +72,7 @@ enum { WORD_BITS = 32 };
 
 dil_tensor dil_lists_bits(const dil_input *made, const dil_tensor *rows,
                           int64_t M, void *data) {
-  dil_tensor t = dil_lists_table(made, rows, M, data);
+  dil_tensor t = lists_table(made, rows, M, data);
   if (!dil_input_is_bits(made)) return t;
   int64_t stride = round_up(t.shape[t.rank - 1], WORD_BITS);
   for (int32_t axis = t.rank - 2; axis >= 0; axis--) {
@@ -196,16 +197,6 @@ dil_status dil_lists_refuse(const dil_table *table, int32_t made) {
 
 /* ---- filling ------------------------------------------------------------- */
 
-static void fill_row(const lists_line *l, int64_t block, uint8_t *row) {
-  int64_t first, end;
-  line_range(l, block, &first, &end);
-  memset(row, 0, (size_t)l->keys);
-  for (int64_t e = first; e < end; e++) {
-    int64_t key = l->cols[e * l->col_stride];
-    if (key >= 0 && key < l->keys) row[key] = 1;
-  }
-}
-
 static void fill_keys(const dil_tensor *list, const dil_tensor *table) {
   int64_t keys = table->shape[table->rank - 1];
   uint8_t *row = table->data;
@@ -230,8 +221,8 @@ static void fill_row_bits(const lists_line *l, int64_t block, uint32_t *row,
   }
 }
 
-void dil_lists_fill_bits(const dil_input *made, const dil_tensor *rows,
-                         const dil_tensor *cols, const dil_tensor *blocks) {
+void dil_lists_fill(const dil_input *made, const dil_tensor *rows,
+                    const dil_tensor *cols, const dil_tensor *blocks) {
   uint32_t *row = blocks->data;
   if (!dil_input_is_bits(made)) {
     fill_keys(rows, blocks);
@@ -242,19 +233,5 @@ void dil_lists_fill_bits(const dil_input *made, const dil_tensor *rows,
     lists_line l = line_of(rows, cols, blocks, line);
     for (int64_t block = 0; block < l.queries; block++, row += words)
       fill_row_bits(&l, block, row, words);
-  }
-}
-
-void dil_lists_fill(const dil_input *made, const dil_tensor *rows,
-                    const dil_tensor *cols, const dil_tensor *blocks) {
-  uint8_t *row = blocks->data;
-  if (made->keys) {
-    fill_keys(rows, blocks);
-    return;
-  }
-  for (int64_t line = 0; line < line_count(blocks, 2); line++) {
-    lists_line l = line_of(rows, cols, blocks, line);
-    for (int64_t block = 0; block < l.queries; block++, row += l.keys)
-      fill_row(&l, block, row);
   }
 }

@@ -9,13 +9,9 @@
 
 #include "runtime/call.h"
 
-/* The table that lists stand for, row-major, where a call has M keys: a byte for
- * each pair of blocks, or for each key. */
-DIL_API dil_tensor dil_lists_table(const dil_input *made,
-                                   const dil_tensor *rows, int64_t M,
-                                   void *data);
-/* The same as a kernel reads it: of blocks as bits (dil_input_is_bits); and the bytes
- * that such a table takes. */
+/* The table that lists stand for, where a call has M keys: a bit for each pair of
+ * blocks (dil_input_is_bits), or a byte for each key; and the bytes that it
+ * takes. */
 DIL_API dil_tensor dil_lists_bits(const dil_input *made, const dil_tensor *rows,
                                   int64_t M, void *data);
 DIL_API int64_t dil_lists_bytes(const dil_input *made, const dil_tensor *table);
@@ -40,11 +36,13 @@ DIL_API dil_status dil_choice_check(const dil_table *table, const dil_call *call
 /* DIL_UNSUPPORTED: ranks, chunks and packed calls take no lists. */
 DIL_API dil_status dil_lists_refuse(const dil_table *table, int32_t made);
 /* Writes 1 to the blocks, or keys, that the lists hold and 0 to all others of a
- * row-major table. Entries outside it are left out. */
+ * table of dil_lists_bits. Entries outside it are left out. */
 DIL_API void dil_lists_fill(const dil_input *made, const dil_tensor *rows,
                             const dil_tensor *cols, const dil_tensor *blocks);
-/* The same for a table of dil_lists_bits. */
-DIL_API void dil_lists_fill_bits(const dil_input *made, const dil_tensor *rows,
-                                 const dil_tensor *cols, const dil_tensor *blocks);
+
+/* The bit of a table of blocks at a place that its strides count. */
+static inline bool dil_lists_bit(const dil_tensor *table, int64_t place) {
+  return ((const uint32_t *)table->data)[place / 32] >> place % 32 & 1;
+}
 
 #endif

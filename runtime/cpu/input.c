@@ -142,7 +142,7 @@ static dil_status input_make_tables(cpu_run *r, bool chosen) {
                               : dil_lists_check(in, r->table->inputs, rows,
                                                 cols, &r->read[i]);
     if (wrong) return wrong;
-    dil_lists_fill_bits(in, rows, cols, &r->read[i]);
+    dil_lists_fill(in, rows, cols, &r->read[i]);
   }
   return DIL_OK;
 }
