@@ -384,6 +384,32 @@ static coverage box_coverage(const cover_subrange *p, index_box b) {
   return conditions < band ? conditions : band;
 }
 
+/* Returns whether a box reaches over several blocks of a condition. */
+static bool has_blocks(const cover_subrange *p, index_box b) {
+  for (int32_t k = 0; k < p->set->condition_count; k++) {
+    const keeps *level = p->set->conditions[k].level;
+    if (!level || level->block <= 0) continue;
+    if (position_of(p, b.u0) / level->query_block !=
+            position_of(p, b.u1) / level->query_block ||
+        position_of(p, b.v0) / level->block !=
+            position_of(p, b.v1) / level->block)
+      return true;
+  }
+  return false;
+}
+
+/* The same for a tile, of which each pair of blocks is asked by itself where
+ * intervals do not decide all of them together. */
+static coverage tile_coverage(const cover_subrange *p, index_box b) {
+  coverage all = box_coverage(p, b);
+  if (all != SOME || !has_blocks(p, b)) return all;
+  index_box half[2];
+  halve_box(p, b, half);
+  coverage one = tile_coverage(p, half[0]);
+  if (one == SOME) return SOME;
+  return tile_coverage(p, half[1]) == one ? one : SOME;
+}
+
 static index_box half_of_tiles(index_box t, bool second) {
   bool tall = t.u1 - t.u0 >= t.v1 - t.v0;
   int64_t middle = tall ? (t.u0 + t.u1) / 2 : (t.v0 + t.v1) / 2;
@@ -397,10 +423,12 @@ static void grid_count(const tile_grid *g, index_box t, double times) {
   double count = times * box_size(t);
   spend_box(g->subrange);
   index_box rows_and_keys = tile_grid_box(g, t);
-  coverage all = box_coverage(g->subrange, rows_and_keys);
+  bool single = t.u0 == t.u1 && t.v0 == t.v1;
+  coverage all = single ? tile_coverage(g->subrange, rows_and_keys)
+                        : box_coverage(g->subrange, rows_and_keys);
   if (all == NONE) g->tiles->empty += count;
   else if (all == ALL) g->tiles->full += count;
-  else if (t.u0 == t.u1 && t.v0 == t.v1) g->tiles->partial += times;
+  else if (single) g->tiles->partial += times;
   else {
     index_box half[2] = {half_of_tiles(t, false), half_of_tiles(t, true)};
     double sizes[2] = {box_size(half[0]), box_size(half[1])};

@@ -123,7 +123,7 @@ is "too few queries for them" says "kernels: fewer than 64 queries" 90 \
   examples/longnet.dil --seq 40
 is "another type" says "kernels: gradients of f32" 90 \
   examples/dense.dil --seq 70
-is "several softmaxes" says 'kernels: gradients of .mean. or .sum.' 90 \
+is "several softmaxes" says "hopper gradient dkv .*hopper gradient dq" 90 \
   "$TMP/sums.dil" --seq 130
 is "the gradient of an input" says "inputs bf16" 90 "$TMP/slope.dil" --seq 130 \
   --input slope=random
@@ -131,8 +131,8 @@ is "gradients without Hopper" says "kernels: wgmma needs sm_90a" 80 \
   examples/longnet.dil -D w=64 --seq 300
 is "gradients by the general kernels" says "kernels: --force general" 90 \
   examples/longnet.dil -D w=64 --seq 300 --force general
-is "bench says so, too" sh -c "FAKE_CHIP=90 '$DIL' bench '$TMP/sums.dil' \
-  --seq 130 --repeat 1 --device cuda --backward | grep -q 'not by the Hopper'"
+is "bench says so, too" sh -c "FAKE_CHIP=90 '$DIL' bench '$TMP/slope.dil' \
+  --input slope=random --seq 130 --repeat 1 --device cuda --backward | grep -q 'not by the Hopper'"
 
 # Patches of a grid, where they visit far fewer keys.
 cat >"$TMP/grid.dil" <<'END'
@@ -166,6 +166,19 @@ is "gradients over a grid" \
   explained 'by gradient dkv bf16 64x64' -k plain --backward
 is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 is "a grid without Hopper" foretold 80 "$TMP/grid.dil" -k plain -D n=17 -D w=5
+
+# Blocks that a hash keeps are lists: a tile visits its kept blocks alone.
+hashed() { # blocks that the kernel visits, by `explain`
+  "$DIL" explain tests/bench/patterns.dil -k blocks64 -D n=16 -D d=64 --seq 16384 \
+    --cuda sm_90a >"$TMP/hashed" || return 1
+  cat "$TMP/hashed"
+  awk '/blocks of 64 keys/ { sub(/^.*keys: /, ""); all = $1 + $7
+         found = $1 > 0.13 * all && $1 < 0.16 * all } # 1 - 0.95 ^ 3
+       END { exit !found }' "$TMP/hashed"
+}
+is "blocks that a hash keeps" hashed
+is "and the run takes them" foretold 90 tests/bench/patterns.dil -k blocks64 \
+  -D n=2 -D d=64 --seq 300
 
 # Milliseconds on an H200 (bench/NOTES.md), foretold within 1.25 times.
 near() { # measured, statements, options...

@@ -1,8 +1,8 @@
 /* lists.c - conditions on blocks that become lists of kept blocks, once a call.
  *
- * In: a plan whose masks read inputs by block numbers, as `keep from` does. Out:
- * the same plan without these conditions, and each of them as a function of
- * CUDA C. A kernel evaluates it once for each pair of blocks and leaves a bit
+ * In: a plan whose masks read inputs by block numbers, as `keep from` does, or
+ * mix these numbers, as `keep hash(bi, bj) ...` does. Out: the same plan without
+ * these conditions, and each of them as a function of CUDA C. A kernel evaluates it once for each pair of blocks and leaves a bit
  * for each (templates/hopper/hopper_lists.cuh). The planner then knows the kept
  * blocks of a tile without asking the mask. */
 #include "emit.h"
@@ -30,7 +30,7 @@ static bool same(const expr *a, const expr *b) {
 typedef struct block_sizes {
   int64_t query_block, block;
   bool whole; /* i or j stands somewhere beside its block number */
-  bool inputs; /* it reads an input */
+  bool hard;   /* intervals of block numbers would not decide it */
 } block_sizes;
 
 static bool is_quotient(const expr *e, expr_op leaf) {
@@ -43,6 +43,12 @@ static void sizes_meet(int64_t *size, int64_t other, bool *whole) {
   *size = other;
 }
 
+/* Remainders and hashes of both i and j. */
+static bool mixes(const expr *e) {
+  return (e->op == EXPR_MOD || e->op == EXPR_HASH) && reads(e, EXPR_I_) &&
+         reads(e, EXPR_J_);
+}
+
 static void sizes_read(const expr *e, block_sizes *sizes) {
   if (is_quotient(e, EXPR_I_)) {
     sizes_meet(&sizes->query_block, e->arg[1]->integer, &sizes->whole);
@@ -53,16 +59,16 @@ static void sizes_read(const expr *e, block_sizes *sizes) {
     return;
   }
   sizes->whole |= e->op == EXPR_I_ || e->op == EXPR_J_ || e->op == EXPR_S_;
-  sizes->inputs |= e->op == EXPR_INPUT;
+  sizes->hard |= e->op == EXPR_INPUT || mixes(e);
   for (int32_t k = 0; k < e->count; k++) sizes_read(e->arg[k], sizes);
 }
 
 /* Returns whether a condition has one value for all pairs of two blocks that
- * are large enough, and reads an input by both their numbers. */
+ * are large enough, and no interval arithmetic over them decides it. */
 static bool is_of_blocks(const expr *e, block_sizes *sizes) {
   *sizes = (block_sizes){0};
   sizes_read(e, sizes);
-  return !sizes->whole && sizes->inputs &&
+  return !sizes->whole && sizes->hard &&
          sizes->query_block >= BLOCK_LIST_LEAST &&
          sizes->block >= BLOCK_LIST_LEAST && sizes->query_block < 1 << 20 &&
          sizes->block < 1 << 20;
