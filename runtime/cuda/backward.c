@@ -6,8 +6,8 @@
  * none, and for `mean` and `sum`, where each pass has a softmax of its own, the
  * passes run forward once more, as those of a shard do: their states have lse,
  * and o of each pass. Under `gradient detached` a pass is one branch: its own o
- * is made so, and the lse stays the joint one. Gradients that several passes
- * make are summed in f32. */
+ * is made so, and the lse stays the joint one. Each pass has facts of its own in
+ * both cases. Gradients that several passes make are summed in f32. */
 #include "backward.h"
 #include "general.h"
 #include "spans.h"
@@ -17,17 +17,22 @@
 #include "runtime/cuda/hopper/hopper_gradient.h"
 #include "runtime/rowset/walk.h"
 
-/* The joint lse is made again. */
-static bool backward_makes_lse(const backward_run *b) {
+bool backward_makes_lse(const backward_run *b) {
   return !combine_is_additive(b->kernel->table) && !b->call->forward.lse.data;
 }
 
 static bool backward_has_states(const backward_run *b) {
-  const dil_table *t = b->kernel->table;
-  return combine_is_additive(t) || t->detached || backward_makes_lse(b);
+  return backward_asks_states(b->kernel->table) || backward_makes_lse(b);
 }
 
 /* ---- checking ------------------------------------------------------------ */
+
+void backward_see_calls(backward_run *b) {
+  b->again = b->seen = b->call->forward;
+  b->seen.o = b->call->output;
+  if (!b->again.o.data) b->again.o = b->call->output;
+  b->run.call = &b->seen;
+}
 
 dil_status backward_refuse(const dil_cuda_kernel *kernel) {
   const dil_table *t = kernel->table;
@@ -46,8 +51,7 @@ dil_status backward_check(dil_cuda_kernel *kernel,
   *b = (backward_run){.kernel = kernel, .call = call, .seen = call->forward};
   dil_status status = kernel_check_call(kernel, &call->forward, NULL, &b->run);
   if (!status) status = backward_refuse(kernel);
-  b->seen.o = call->output;
-  b->run.call = &b->seen;
+  backward_see_calls(b);
   b->run.turns = call->dk.data || call->dv.data;
   return status;
 }
@@ -59,8 +63,7 @@ bool backward_wants_scores(const backward_run *b) {
   return false;
 }
 
-/* Returns whether the gradient of some input is wanted. */
-static bool backward_wants_inputs(const backward_run *b) {
+bool backward_wants_inputs(const backward_run *b) {
   for (int32_t i = 0; i < b->kernel->table->input_count; i++)
     if (b->call->inputs[i].data) return true;
   return false;
@@ -82,8 +85,9 @@ static dil_status backward_have_codes(backward_run *b) {
   if (!status) status = backward_have_fast_codes(b);
   if (!status)
     status = backward_have_general_codes(b, !backward_spares_general(b));
+  cuda_run forward = backward_forward_run(b);
   if (!status && backward_has_states(b))
-    status = kernel_load_passes(b->kernel, &b->run);
+    status = kernel_load_passes(b->kernel, &forward);
   if (!status && (backward_has_states(b) || cuda_bounds_bytes(&b->run)))
     status = codes_take_last(codes, &of->general);
   return status;
@@ -105,9 +109,8 @@ static int64_t backward_sums_bytes(const backward_run *b,
 /* Of the passes that run forward, as a shard. */
 static dil_status backward_forward_bytes(const backward_run *b,
                                          int64_t *bytes) {
-  cuda_run r = b->run;
+  cuda_run r = backward_forward_run(b);
   kernel_layout at;
-  r.shard = &b->whole;
   *bytes = 0;
   if (!backward_has_states(b)) return DIL_OK;
   dil_status status = kernel_lay_out(b->kernel, &r, &at);
@@ -127,6 +130,14 @@ static int32_t backward_lses(const backward_run *b) {
   return run_states(t) + (t->detached && backward_makes_lse(b));
 }
 
+/* The general kernels, which may have to make the gradients of all passes again,
+ * keep the facts of each. */
+static int32_t backward_facts_count(const backward_run *b) {
+  const dil_table *t = b->kernel->table;
+  bool again = backward_asks_states(t) && !backward_fast_refusal(b);
+  return again ? t->pass_count : 1;
+}
+
 static dil_status backward_lay_out(backward_run *b) {
   const dil_table *t = b->kernel->table;
   const dil_backward_call *c = b->call;
@@ -136,7 +147,7 @@ static dil_status backward_lay_out(backward_run *b) {
   int64_t states = backward_has_states(b) ? rows : 0;
   dil_status status = backward_forward_bytes(b, &pass);
   at->facts = 0;
-  at->fast = round_up(rows * DIL_FACTS * 4, 256);
+  at->fast = round_up(backward_facts_count(b) * rows * DIL_FACTS * 4, 256);
   bool packed = b->run.call->packed.queries;
   int64_t fast = packed ? 0 : hopper_gradient_bytes(&b->run);
   at->state_o = at->fast + round_up(fast, 256);
@@ -193,17 +204,16 @@ static void backward_place(backward_run *b, char *base) {
 
 /* ---- states -------------------------------------------------------------- */
 
-/* The run of the passes forward, over the whole call as a shard. */
-static cuda_run backward_forward_run(backward_run *b) {
+cuda_run backward_forward_run(const backward_run *b) {
   cuda_run r = b->run;
-  r.call = &b->call->forward;
+  r.call = &b->again;
   r.shard = &b->whole;
   r.weight = 1;
+  r.resumes = true;
   return r;
 }
 
-/* Pass p from the state as it is. */
-static dil_status backward_advance(const backward_run *b, cuda_run *r,
+dil_status backward_advance(const backward_run *b, cuda_run *r,
                                    int32_t p) {
   const cuda_code *code = codes_choose(&b->kernel->codes, r, p);
   if (!code)
@@ -223,8 +233,7 @@ static dil_status backward_make_lse(backward_run *b) {
   return status;
 }
 
-/* The gradient takes lse, or o, from these states. */
-static void backward_take_lse(backward_run *b, const float *lse) {
+void backward_take_lse(backward_run *b, const float *lse) {
   const cuda_run *r = &b->run;
   gradient_run *g = &b->gradient;
   g->lse = lse;
@@ -233,7 +242,7 @@ static void backward_take_lse(backward_run *b, const float *lse) {
   g->lse_stride[2] = 1;
 }
 
-static void backward_take_o(backward_run *b, float *o) {
+void backward_take_o(backward_run *b, float *o) {
   const cuda_run *r = &b->run;
   bool packed = r->call->packed.queries;
   const int64_t shape[4] = {packed ? 1 : r->B, packed ? cuda_rows(r) : r->N,
@@ -277,48 +286,8 @@ dil_status backward_run_sinks(backward_run *b, bool own,
   return input_sums_sinks(&b->gradient, &b->inputs, own, branches, b->codes.q);
 }
 
-static dil_status backward_make_facts(backward_run *b) {
+dil_status backward_make_facts(backward_run *b) {
   return gradient_delta(&b->gradient, b->codes.q);
-}
-
-/* `mean`, `sum`: each pass has its own softmax, made here again. */
-static dil_status backward_run_additive(backward_run *b) {
-  cuda_run r = backward_forward_run(b);
-  dil_status status = general_begin(&r, b->codes.general);
-  const int64_t rows = cuda_rows(&b->run) * r.table->heads;
-  const int64_t apart = r.table->sinks ? rows * r.table->value_dim : 0;
-  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
-    if (p) r.state_lse += rows;
-    if (p) r.state_o += apart;
-    status = backward_advance(b, &r, p);
-    backward_take_lse(b, r.state_lse);
-    backward_take_o(b, r.state_o);
-    if (!status) status = backward_make_facts(b);
-    if (!status) status = backward_run_pass(b, p, p == 0);
-    if (!status)
-      status = backward_run_sinks(b, true, r.table->passes[p].branches);
-  }
-  return status;
-}
-
-/* `gradient detached`: the o of a branch alone is made here, its lse is not
- * asked for. What the pattern's sinks move is the joint lse alone. */
-static dil_status backward_run_detached(backward_run *b) {
-  cuda_run r = backward_forward_run(b);
-  const dil_table *t = r.table;
-  dil_status status = DIL_OK;
-  if (backward_makes_lse(b)) r.state_lse += cuda_rows(&b->run) * t->heads;
-  for (int32_t p = 0; p < t->pass_count && !status; p++) {
-    status = general_begin_alone(&r, p, b->codes.general);
-    if (!status) status = backward_advance(b, &r, p);
-    backward_take_o(b, r.state_o);
-    if (!status) status = backward_make_facts(b);
-    if (!status) status = backward_run_pass(b, p, p == 0);
-    if (!status) status = backward_run_sinks(b, false, t->passes[p].branches);
-  }
-  b->gradient.o.data = NULL;
-  if (!status) status = backward_make_facts(b);
-  return status ? status : backward_run_sinks(b, true, 0);
 }
 
 /* Sinks need the facts of the rows in any case, which the fast kernels keep in
@@ -345,7 +314,7 @@ static dil_status backward_run_softmax(backward_run *b) {
   dil_status status = makes_lse ? backward_make_lse(b) : DIL_OK;
   if (makes_lse) backward_take_lse(b, b->run.state_lse);
   if (status) return status;
-  return b->kernel->table->detached ? backward_run_detached(b)
+  return b->kernel->table->detached ? backward_run_apart(b)
                                     : backward_run_joint(b);
 }
 
@@ -366,7 +335,7 @@ static dil_status backward_run_all(backward_run *b) {
     status = general_bounds(&b->run, b->codes.general);
   if (!status) status = input_sums_begin(g, b->sums, *round, &b->inputs);
   if (!status)
-    status = combine_is_additive(b->kernel->table) ? backward_run_additive(b)
+    status = combine_is_additive(b->kernel->table) ? backward_run_apart(b)
                                                    : backward_run_softmax(b);
   if (!status) status = gradient_round(g, &g->q, *round);
   if (!status) status = gradient_round(g, &g->k, *round);

@@ -6,6 +6,7 @@
 
 #include "input_sums.h"
 #include "kernel.h"
+#include "runtime/cuda/hopper/hopper_gradient.h"
 
 typedef struct backward_codes {
   const cuda_code *q, *k, *v;
@@ -24,6 +25,8 @@ typedef struct backward_run {
   dil_cuda_kernel *kernel;
   const dil_backward_call *call;
   dil_call seen;   /* the forward call; its o is dO */
+  dil_call again;  /* the forward call as passes run it once more: into states,
+                      so that an o which it lacks need only be described */
   cuda_run run;    /* of `seen` */
   dil_shard whole; /* the whole call as a shard */
   backward_codes codes;
@@ -33,6 +36,8 @@ typedef struct backward_run {
   char *sums; /* memory of the sums of inputs */
 } backward_run;
 
+/* Fills `seen` and `again` from the call. */
+void backward_see_calls(backward_run *b);
 /* Checks a call on a kernel's device, and begins to fill `b`. */
 dil_status backward_check(dil_cuda_kernel *kernel,
                           const dil_backward_call *call, backward_run *b);
@@ -57,16 +62,38 @@ dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
 dil_status backward_run_fast(backward_run *b);
-/* The launches of a pass by the fast kernels. */
-struct hopper_gradient_space;
+/* The launches of a pass by the fast kernels, whose facts are there. */
 dil_status backward_run_fast_pass(backward_run *b, int32_t p,
-                                  const struct hopper_gradient_space *space);
+                                  const hopper_gradient_space *space);
+/* backward_run_fast where each pass has facts of its own: before the first pass;
+ * a pass, its state there, `state_lse` as in hopper_facts_launch; behind the
+ * last. */
+dil_status backward_begin_fast(backward_run *b, hopper_gradient_space *space);
+dil_status backward_run_fast_alone(backward_run *b, int32_t p,
+                                   const float *state_lse,
+                                   const hopper_gradient_space *space);
+dil_status backward_end_fast(backward_run *b,
+                             const hopper_gradient_space *space);
 /* The general kernels of gradients, which may be promised only unless the call
  * `waits`. Behind the fast kernels, while the general ones are still being
  * compiled: the device is asked whether these have anything to do, and they are
  * waited for only then. Else the call has *ended. */
 dil_status backward_have_general_codes(backward_run *b, bool waits);
 dil_status backward_end_without_general(backward_run *b, bool *ended);
+/* Parts of a run (backward.c). The joint lse is made again: */
+bool backward_makes_lse(const backward_run *b);
+/* Returns whether the gradient of some input is wanted. */
+bool backward_wants_inputs(const backward_run *b);
+/* The run of the passes forward, over the whole call as a shard; pass p of it,
+ * from the state as it is. The gradient takes lse, or o, from these states. */
+cuda_run backward_forward_run(const backward_run *b);
+dil_status backward_advance(const backward_run *b, cuda_run *r, int32_t p);
+void backward_take_lse(backward_run *b, const float *lse);
+void backward_take_o(backward_run *b, float *o);
+/* By the general kernels: the facts of rows. */
+dil_status backward_make_facts(backward_run *b);
+/* backward_apart.c: all passes, where each has facts of its own. */
+dil_status backward_run_apart(backward_run *b);
 /* Returns why the fast kernels do not make the gradients of a prepared call;
  * NULL: they do. */
 const char *backward_fast_refusal(const backward_run *b);

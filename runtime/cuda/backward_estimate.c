@@ -76,8 +76,7 @@ dil_status kernel_backward_estimate(const dil_cuda_facts *facts,
   dil_status status = kernel_estimate_open(&k, table, code, count);
   backward_run b = {.kernel = &k, .call = call, .seen = call->forward};
   b.run = kernel_estimate_run(&k, &device, &call->forward, NULL);
-  b.seen.o = call->output;
-  b.run.call = &b.seen;
+  backward_see_calls(&b);
   if (!status) status = backward_prepare(&b);
   if (!status) estimate_fill(&b, out);
   kernel_estimate_close(&k);

@@ -4,7 +4,7 @@
 #include "backward.h"
 #include "spans.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/hopper/hopper_gradient.h"
+#include "runtime/rowset/walk.h"
 
 dil_status backward_have_fast_codes(backward_run *b) {
   cuda_codes *codes = &b->kernel->codes;
@@ -22,15 +22,16 @@ dil_status backward_have_fast_codes(backward_run *b) {
 const char *backward_fast_refusal(const backward_run *b) {
   const backward_codes *codes = &b->codes;
   const dil_backward_call *c = b->call;
-  const gradient_run g = {.of = &b->run,
-                          .o = c->forward.o,
-                          .lse_gradient = &c->lse,
-                          .q = {.to = &c->dq},
-                          .k = {.to = &c->dk},
-                          .v = {.to = &c->dv}};
+  gradient_run g = {.of = &b->run,
+                    .lse_gradient = &c->lse,
+                    .q = {.to = &c->dq},
+                    .k = {.to = &c->dk},
+                    .v = {.to = &c->dv}};
+  bool states = backward_asks_states(b->kernel->table);
   if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
     return "no such kernel was made";
   if (codes->inputs) return "gradients of an input that scores read";
+  if (!states) g.o = c->forward.o; /* the state of a pass is always described */
   return hopper_gradient_refusal(&g, codes->fast_q);
 }
 
@@ -81,21 +82,40 @@ dil_status backward_run_fast_pass(backward_run *b, int32_t p,
   return status;
 }
 
-dil_status backward_run_fast(backward_run *b) {
-  const backward_codes *codes = &b->codes;
+dil_status backward_begin_fast(backward_run *b, hopper_gradient_space *space) {
   gradient_run *g = &b->gradient;
-  hopper_gradient_space space =
-      hopper_gradient_place(g, (char *)g->facts + b->at.fast);
-  bool fused = backward_is_fused(b);
+  *space = hopper_gradient_place(g, (char *)g->facts + b->at.fast);
+  return backward_is_fused(b) ? backward_begin_fused(b, space) : DIL_OK;
+}
+
+dil_status backward_run_fast_alone(backward_run *b, int32_t p,
+                                   const float *state_lse,
+                                   const hopper_gradient_space *space) {
+  dil_status status = hopper_gradient_facts(&b->gradient, p, state_lse, space,
+                                            b->codes.fast_q);
+  return status ? status : backward_run_fast_pass(b, p, space);
+}
+
+dil_status backward_end_fast(backward_run *b,
+                             const hopper_gradient_space *space) {
+  gradient_run *g = &b->gradient;
+  dil_status status = DIL_OK;
+  if (backward_is_fused(b))
+    status = hopper_gradient_round(g, space, b->codes.fast_q);
+  g->only_if = space->spoiled;
+  return status;
+}
+
+dil_status backward_run_fast(backward_run *b) {
+  hopper_gradient_space space;
   if (backward_fast_refusal(b)) return DIL_OK;
-  dil_status status = fused ? backward_begin_fused(b, &space) : DIL_OK;
-  if (!status) status = hopper_gradient_facts(g, &space, codes->fast_q);
+  dil_status status = backward_begin_fast(b, &space);
+  if (!status)
+    status = hopper_gradient_facts(&b->gradient, 0, NULL, &space,
+                                   b->codes.fast_q);
   for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
     status = backward_run_fast_pass(b, p, &space);
-  if (!status && fused)
-    status = hopper_gradient_round(g, &space, codes->fast_q);
-  g->only_if = space.spoiled;
-  return status;
+  return status ? status : backward_end_fast(b, &space);
 }
 
 /* ---- without the general kernels ------------------------------------------ */

@@ -210,7 +210,7 @@ static dil_status shard_run_fast(backward_run *b, char *base) {
   g->q.marks = (unsigned char *)base + b->at.sums[1];
   g->k.marks = g->q.marks + shard_marks(r, 0);
   g->v.marks = g->k.marks + shard_marks(r, 1);
-  dil_status status = hopper_gradient_facts(g, &space, b->codes.fast_q);
+  dil_status status = hopper_gradient_facts(g, 0, NULL, &space, b->codes.fast_q);
   for (int32_t p = 0; p < r->table->pass_count && !status; p++)
     status = shard_run_fast_pass(b, p, &space);
   return status;

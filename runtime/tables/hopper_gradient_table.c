@@ -16,14 +16,10 @@ typedef struct transposed_table {
 } transposed_table;
 
 static const char *gradient_refusal(const dil_table *t) {
-  bool joint =
-      t->combine == DIL_COMBINE_SOFTMAX || t->combine == DIL_COMBINE_UNION;
   if (t->dtype == DIL_F32) return "f32";
   if (t->head_dim > HOPPER_GRADIENT_WIDTH ||
       t->value_dim > HOPPER_GRADIENT_WIDTH)
     return "heads of more than 256 elements";
-  if (!joint) return "`mean` or `sum`";
-  if (t->detached) return "`gradient detached`";
   return NULL;
 }
 

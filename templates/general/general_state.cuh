@@ -101,16 +101,30 @@ DIL_INLINE float state_start(const dil_params &p, const dil_place &at) {
   return row_start(p, at.b % batches, at.n, at.h, state);
 }
 
+/* A warp begins 32 rows: each lane finds the start of one, and all write sums. */
 extern "C" __global__ void dil_begin(const __grid_constant__ dil_params p) {
-  WARP_ROWS(p, index) {
-    dil_place at = place_of(p, index);
-    if (at.b < 0 || (!is_shard(p) && passes_of(at.h) <= 1)) continue;
-    float start = state_start(p, at);
-    if (threadIdx.x % 32 == 0) p.state_lse[index] = start;
+  const long long rows = all_rows(p);
+  const long long step = (long long)gridDim.x * blockDim.x;
+  const int lane = threadIdx.x % 32;
+  long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x - lane;
+  for (; first < rows; first += step) {
+    long long index = first + lane;
+    bool begins = false;
+    float start = 0;
+    if (index < rows) {
+      dil_place at = place_of(p, index);
+      begins = at.b >= 0 && (is_shard(p) || passes_of(at.h) > 1);
+      if (begins) start = state_start(p, at);
+    }
+    if (begins) p.state_lse[index] = start;
     if (is_shard(p) && !SINKS) continue; /* nobody reads sums without an lse */
+    unsigned some = __ballot_sync(0xffffffffu, begins);
 #pragma unroll 1
-    for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32)
-      p.state_o[index * VALUE_DIM + d] = start == start ? 0.0f : start;
+    for (int i = lane; i < 32 * VALUE_DIM; i += 32) {
+      float its = __shfl_sync(0xffffffffu, start, i / VALUE_DIM);
+      if (some >> i / VALUE_DIM & 1)
+        p.state_o[first * VALUE_DIM + i] = its == its ? 0.0f : its;
+    }
   }
 }
 

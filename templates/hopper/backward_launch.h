@@ -11,6 +11,7 @@
 
 #include "templates/hopper/hopper_launch.h"
 
+enum { HOPPER_UNSEEN = -1 }; /* all bits of an lse that no tile has written */
 enum { HOPPER_BACKWARD_BYTES = 31360 }; /* of hopper_backward_launch */
 
 /* A gradient of 16-bit elements; where the plan has several passes, or the call is
@@ -45,10 +46,17 @@ typedef struct hopper_backward_launch {
 /* The parameter of the kernel that makes the facts. Strides count elements, in
  * the order batch row, row, head. */
 typedef struct hopper_facts_launch {
-  const void *o, *do_;         /* of 16-bit elements, both [B, N, H, Dv] */
+  const void *o, *do_;         /* both [B, N, H, Dv], of 16-bit elements */
+  int o_wide;                  /* o is the state of one pass, in f32 */
   const float *lse, *dlse;     /* dlse NULL: 0 */
+  /* The lse of that state, [B, N, H], HOPPER_UNSEEN where no tile of the pass
+   * has the row; NULL: each row has a state. */
+  const float *state_lse;
   long long o_stride[3], do_stride[3], lse_stride[3], dlse_stride[3];
   float *facts;                /* as above */
+  float *general_facts;        /* the same, [B, N, H], for the general kernels:
+                                  without `kept`; NULL: they make their own */
+  float weight;                /* a factor of all gradients, but for dlse's */
   int batches, rows, heads;
   /* Thread blocks that make facts, then those that look at V (f16 alone); the
    * others draw the words of dropout. */

@@ -27,15 +27,30 @@ DEVICE float dot_units(const void *a, const void *b, long long i, long long j) {
   return sum;
 }
 
-// The product of two rows, by the lanes that share them.
+// The same where the first operand is of f32.
+DEVICE float dot_wide_units(const void *a, const void *b, long long i,
+                            long long j) {
+  const float4 *x = (const float4 *)((const float *)a + i);
+  int4 y = *(const int4 *)((const unsigned short *)b + j);
+  float4 low = x[0], high = x[1];
+  const u32 u[4] = {(u32)y.x, (u32)y.y, (u32)y.z, (u32)y.w};
+  return fmaf(low.x, low_half(u[0]), low.y * high_half(u[0])) +
+         fmaf(low.z, low_half(u[1]), low.w * high_half(u[1])) +
+         fmaf(high.x, low_half(u[2]), high.y * high_half(u[2])) +
+         fmaf(high.z, low_half(u[3]), high.w * high_half(u[3]));
+}
+
+// The product of two rows, by the lanes that share them. `wide`: the first is of
+// f32.
 DEVICE float dot_rows(const void *a, const void *b, long long i, long long j,
-                      bool there) {
+                      bool there, bool wide = false) {
   float sum = 0;
 #pragma unroll
   for (int unit = 0; unit < ROW_UNITS; unit += ROW_LANES) {
     int own = unit + thread_index() % ROW_LANES;
-    if (there && own < ROW_UNITS)
-      sum += dot_units(a, b, i + own * 8, j + own * 8);
+    if (!there || own >= ROW_UNITS) continue;
+    sum += wide ? dot_wide_units(a, b, i + own * 8, j + own * 8)
+                : dot_units(a, b, i + own * 8, j + own * 8);
   }
 #pragma unroll
   for (int away = ROW_LANES / 2; away; away >>= 1)
@@ -80,17 +95,22 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
   const float log2_e = 1.44269504088896340736f;
   head_row r = row_of(run, blockIdx.x, run.rows, run.heads);
   long long at = offset_of(run.do_stride, r.b, r.n, r.h);
+  long long row = ((long long)r.b * run.rows + r.n) * run.heads + r.h;
   float2 facts;
   if (run.numbers) {
-    facts = ((const float2 *)
-                 run.numbers)[((long long)r.b * run.rows + r.n) * run.heads + r.h];
+    facts = ((const float2 *)run.numbers)[row];
   } else {
+    bool seen = !run.state_lse ||
+                __float_as_int(run.state_lse[row]) != HOPPER_UNSEEN;
     float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
-    facts.x = lse == MINUS_INFINITY ? INFINITE_LSE : lse * log2_e;
+    facts.x =
+        lse == MINUS_INFINITY || !seen ? INFINITE_LSE : lse * log2_e;
     facts.y = dot_rows(run.o, run.do_, offset_of(run.o_stride, r.b, r.n, r.h),
-                       at, r.there);
-    if (run.dlse) facts.y -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)];
+                       at, r.there && seen, run.o_wide);
+    if (run.dlse)
+      facts.y -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight;
   }
+  float plain = facts.y;
   facts.y *= run.kept;
 #if ELEMENT == 2
   raise_top(run.tops, dot_rows(run.do_, run.do_, at, at, r.there), r.there);
@@ -99,6 +119,8 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
   if (!r.there || thread_index() % ROW_LANES) return;
   ((float2 *)run.facts)[((long long)r.b * run.heads + r.h) * run.rows + r.n] =
       facts;
+  if (run.general_facts)
+    ((float2 *)run.general_facts)[row] = {facts.x, plain};
 }
 
 #if ELEMENT == 2

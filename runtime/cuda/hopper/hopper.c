@@ -242,8 +242,9 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   int64_t M = r->shard ? r->shard->M : r->M;
   if (r->shard && code->about.knob[HOPPER_KNOB_WHOLE])
     return "a shard of a sequence";
-  if (t->sinks && r->shard) return "sinks of a shard";
-  if (t->sinks && (c->lengths || r->N > r->M))
+  bool finds_sinks = r->resumes && r->opening < 0;
+  if (t->sinks && r->shard && !finds_sinks) return "sinks of a shard";
+  if (t->sinks && !finds_sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
   if (c->packed.queries) return "documents of a packed call";
   if (pages_given(c)) return "pages of a cache";

@@ -8,6 +8,7 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/launch/counters.h"
+#include "runtime/rowset/walk.h"
 #include "runtime/tables/hopper_gradient_table.h"
 #include "templates/hopper/backward_launch.h"
 #include <pthread.h>
@@ -161,8 +162,8 @@ static void gradient_fill_call(const gradient_run *g,
   l->weighted = makes & GRADIENT_V ? gradient_view(&g->v) : none;
   if (space->query_sums) l->fused = gradient_view(&(gradient_target){.to = g->q.to});
   l->query_sums = space->query_sums;
-  l->scored_factor = r->scale * kept;
-  l->weighted_factor = kept;
+  l->scored_factor = r->scale * kept * r->weight;
+  l->weighted_factor = kept * r->weight;
   l->facts = space->facts;
   l->query_heads = r->table->heads;
   l->query_rows = (int)r->N;
@@ -255,9 +256,19 @@ dil_status hopper_gradient_round(const gradient_run *g,
 
 enum { SPACE_HEAD = 256 }; /* bytes of the flag and of what f16 needs */
 
+static int64_t space_words(const cuda_run *r) {
+  return r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
+}
+
+/* Facts take pairs: they begin at an even word. */
+static int64_t space_facts(const cuda_run *r) {
+  return round_up(SPACE_HEAD + space_words(r) * (int64_t)sizeof(unsigned), 8);
+}
+
 int64_t hopper_gradient_bytes(const cuda_run *r) {
-  int64_t words = r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
-  return SPACE_HEAD + words * (int64_t)sizeof(unsigned);
+  int64_t rows = r->B * r->N * r->table->heads;
+  bool own = backward_asks_states(r->table);
+  return space_facts(r) + (own ? rows * DIL_FACTS * (int64_t)sizeof(float) : 0);
 }
 
 int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code) {
@@ -272,7 +283,10 @@ hopper_gradient_space hopper_gradient_place(const gradient_run *g,
   const cuda_run *r = g->of;
   unsigned *head = (unsigned *)(void *)memory;
   unsigned *words = head + SPACE_HEAD / sizeof *head;
-  return (hopper_gradient_space){.facts = g->facts,
+  float *own = (float *)(void *)(memory + space_facts(r));
+  return (hopper_gradient_space){.facts = backward_asks_states(r->table)
+                                              ? own
+                                              : g->facts,
                                  .spoiled = head,
                                  .tops = (float *)(void *)(head + 1),
                                  .row_words = words,
@@ -296,17 +310,20 @@ static int64_t facts_blocks(const dil_table *t, int64_t rows) {
   return (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
 }
 
-static void facts_fill(const gradient_run *g,
+static void facts_fill(const gradient_run *g, const float *state_lse,
                        const hopper_gradient_space *space,
                        hopper_facts_launch *l) {
   const cuda_run *r = g->of;
   const dil_table *t = r->table;
   const dil_tensor *dlse = g->lse_gradient, *v = &r->call->v;
   *l = (hopper_facts_launch){.o = g->o.data,
+                             .o_wide = g->o.dtype == DIL_F32,
                              .do_ = r->call->o.data,
                              .lse = g->lse,
                              .dlse = dlse->data,
+                             .state_lse = state_lse,
                              .facts = space->facts,
+                             .weight = r->weight,
                              .batches = (int)r->B,
                              .rows = (int)r->N,
                              .heads = t->heads,
@@ -325,6 +342,7 @@ static void facts_fill(const gradient_run *g,
                              .seed_high = (unsigned)(r->call->seed >> 32),
                              .first = (int)cuda_queries(r).first,
                              .key_first = (int)cuda_keys(r).first};
+  if (backward_asks_states(t)) l->general_facts = g->facts;
   if (r->shard) {
     l->batch = r->shard->batch;
     l->head = r->shard->head;
@@ -343,24 +361,37 @@ static void facts_fill(const gradient_run *g,
   l->dlse_stride[2] = dlse->stride[1];
 }
 
-dil_status hopper_gradient_facts(const gradient_run *g,
+dil_status hopper_gradient_facts(const gradient_run *g, int32_t pass,
+                                 const float *state_lse,
                                  const hopper_gradient_space *space,
                                  const cuda_code *code) {
   const cuda_run *r = g->of;
   const cuda_driver *driver = r->device->driver;
   hopper_facts_launch l;
-  facts_fill(g, space, &l);
-  int64_t words = r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
-  int64_t drawing = (words + FACTS_THREADS - 1) / FACTS_THREADS;
-  dil_status status =
-      cuda_check(driver,
-                 driver->fill_ordered((cu_pointer)(uintptr_t)space->spoiled, 0,
-                                      SPACE_HEAD, r->stream),
-                 "clear memory");
-  if (status) return status;
-  return cuda_launch(r, code, ENTRY_FACTS,
-                     l.fact_blocks + l.value_blocks + drawing, FACTS_THREADS, 0,
-                     &l);
+  facts_fill(g, state_lse, space, &l);
+  int64_t drawing = (space_words(r) + FACTS_THREADS - 1) / FACTS_THREADS;
+  int64_t blocks = l.fact_blocks;
+  if (pass == 0) {
+    blocks += l.value_blocks + drawing;
+    dil_status status =
+        cuda_check(driver,
+                   driver->fill_ordered((cu_pointer)(uintptr_t)space->spoiled,
+                                        0, SPACE_HEAD, r->stream),
+                   "clear memory");
+    if (status) return status;
+  }
+  return cuda_launch(r, code, ENTRY_FACTS, blocks, FACTS_THREADS, 0, &l);
+}
+
+dil_status hopper_gradient_mark(const cuda_run *r, float *state_lse,
+                                int64_t rows) {
+  const cuda_driver *driver = r->device->driver;
+  cu_pointer at = (cu_pointer)(uintptr_t)state_lse;
+  return cuda_check(driver,
+                    driver->fill_ordered(at, HOPPER_UNSEEN & 0xff,
+                                         (size_t)rows * sizeof *state_lse,
+                                         r->stream),
+                    "mark rows");
 }
 
 /* ---- the family ---------------------------------------------------------- */

@@ -12,7 +12,8 @@ extern const cuda_family cuda_hopper_gradient, cuda_hopper_fused;
 
 /* The parts of the workspace that these kernels use. */
 typedef struct hopper_gradient_space {
-  float *facts;        /* [B, H, N][DIL_FACTS] */
+  float *facts;        /* [B, H, N][DIL_FACTS]; those of the general kernels, but
+                          where each pass has its own */
   unsigned *spoiled;   /* where a sum is not finite it becomes 1, and the
                           general kernels make all gradients again */
   float *tops;         /* three, of f16: see hopper_facts_launch */
@@ -35,10 +36,15 @@ int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code);
 const char *hopper_gradient_refusal(const gradient_run *g,
                                     const cuda_code *code);
 /* The facts of all query rows, and the words of dropout. `code`: any of a
- * call's. */
-dil_status hopper_gradient_facts(const gradient_run *g,
+ * call's. Where each pass has its own facts, they are made before each; the
+ * general kernels' go to g->facts. state_lse: see hopper_facts_launch. */
+dil_status hopper_gradient_facts(const gradient_run *g, int32_t pass,
+                                 const float *state_lse,
                                  const hopper_gradient_space *space,
                                  const cuda_code *code);
+/* Marks rows of a state, of which a pass will open those that it sees. */
+dil_status hopper_gradient_mark(const cuda_run *r, float *state_lse,
+                                int64_t rows);
 /* The gradients that a code makes of a pass, where they are wanted. Several
  * passes add to the sums of their targets. */
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,

@@ -25,6 +25,8 @@ typedef struct cuda_run {       /* one call on one device */
   int32_t opening;              /* the pass that runs first and needs no state;
                                    -1: the run begins with an empty state */
   bool opened;                  /* every pass leaves o and lse valid */
+  bool resumes;                 /* every pass of a shard finds a state, in which
+                                   its sinks are */
   int64_t state_stride;         /* state stride, see dil_shard; 1 unless
                                    `opened` */
   uint64_t later;               /* branches of the passes after this one */

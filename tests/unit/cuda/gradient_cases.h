@@ -225,6 +225,22 @@ static const struct {
        "heads 1..2; } branch { causal; heads 2..3; sink "
        "-z[h] * 0.01 * i; }"),
      1, 100, 100},
+    {"sum, some heads in some passes",
+     P("heads 4; head_dim 16", "combine sum; branch { heads 0..1; segment 40; } "
+                               "branch { heads 1..3; window 30, 7; }"),
+     2, 130, 150},
+    {"detached",
+     P(SMALL, "gradient detached; phase block; segments 24, 48, 96; dilations "
+              "1, 2, 4;"),
+     2, 130, 130},
+    {"detached, sinks of branches",
+     P(SMALL, "gradient detached; sink 0.1; branch { segment 48; sink 1.5; } "
+              "branch { segment 96; dilation 2; sink 0.02 * i; }"),
+     2, 130, 130},
+    {"detached, sinks of late queries",
+     P(SMALL, "gradient detached; causal; branch { segment 48; sink 0.5; } "
+              "branch { dilation 2; }"),
+     1, 130, 90},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

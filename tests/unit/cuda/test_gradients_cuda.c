@@ -60,6 +60,13 @@ static double spoil(int32_t tensor, const int64_t *at, double number) {
   bool here = (at[1] * 7 + tensor * 3) % 41 == 5 && at[3] == tensor;
   return here ? at[1] % 2 ? NAN : INFINITY : number;
 }
+/* The same without infinite scores: a pass that runs forward again makes their
+ * lse NaN, where the oracle has infinity. */
+static double spoil_scores_less(int32_t tensor, const int64_t *at,
+                                double number) {
+  double x = spoil(tensor, at, number);
+  return tensor < 2 && isinf(x) ? number : x;
+}
 static double spoil_output(const int64_t *at, double number) {
   return spoil(3, at, number);
 }
@@ -212,6 +219,49 @@ static const struct {
      0,
      {.call = {.element = spoil, .train = true, .dropout_seed = 3},
       .element = spoil_output}},
+    {"not finite, mean",
+     P(SMALL, "combine mean; causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {.element = spoil_scores_less}, .element = spoil_output}},
+    {"not finite, sum of one",
+     P(SMALL, "combine sum; causal; branch { }"),
+     0,
+     {.call = {.element = spoil_scores_less}, .element = spoil_output}},
+    {"not finite, detached",
+     P(SMALL, "gradient detached; causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {.element = spoil}, .element = spoil_output}},
+    {"lengths, detached",
+     P(SMALL, "gradient detached; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"lengths, mean",
+     P(SMALL, "combine mean; causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {.batch = 3, .lengths = some_lengths}}},
+    {"many rows, mean",
+     P("heads 2 kv 1; head_dim 32", "combine mean; branch { dilation 2; phase "
+                                    "kv; } branch { window 20, 9; }"),
+     0,
+     {.call = {.queries = 150}}},
+    {"dropout, detached",
+     P("heads 4 kv 2; head_dim 48", "dropout 0.3; gradient detached; phase kv; "
+                                    "segments 48, 96; dilations 1, 2;"),
+     0,
+     {.call = {.train = true, .dropout_seed = 3}}},
+    {"dropout, sum",
+     P(SMALL, "dropout 0.3; combine sum; causal; segments 32, 64; dilations 1, "
+              "2;"),
+     0,
+     {.call = {.train = true, .dropout_seed = 3}}},
+    {"scaled losses, mean",
+     P(SMALL, "combine mean; causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.element = scaled_loss}},
+    {"detached, its joint lse made again",
+     P(SMALL, "gradient detached; causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.without_lse = true}},
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 

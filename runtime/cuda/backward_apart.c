@@ -1,0 +1,116 @@
+/* backward_apart.c - gradients where each pass has facts of its own: `mean` and
+ * `sum`, where it has a softmax of its own, and `gradient detached`, where it has
+ * its own o beside the joint lse; what the pattern's sinks move is that lse alone.
+ *
+ * In: a prepared call. Out: launches. Each pass runs forward once more, which
+ * leaves its lse and o in a state; facts follow from these, and gradients from
+ * the facts. The fast kernels add to sums in f32. If one of these is not finite,
+ * the general kernels make all passes again, and so the facts of each are kept. */
+#include "backward.h"
+#include "general.h"
+#include "runtime/rowset/walk.h"
+
+/* What takes part in the passes of a call. */
+typedef struct backward_alone {
+  cuda_run forward; /* at the state of the pass */
+  bool additive;    /* the state's lse is that of the pass's softmax */
+  bool fast;        /* the fast kernels make the gradients */
+  bool opens;       /* nothing stands in the state before the pass */
+  float *facts;     /* of the first pass */
+  int64_t rows;     /* [B, N, H] */
+  hopper_gradient_space space;
+} backward_alone;
+
+/* Returns whether all passes open the rows that they see. */
+static bool backward_opens(const backward_run *b, const cuda_run *r) {
+  const dil_table *t = b->kernel->table;
+  bool opens = !t->sinks;
+  for (int32_t p = 0; p < t->pass_count && opens; p++) {
+    const cuda_code *code = codes_choose(&b->kernel->codes, r, p);
+    opens = code && code->family->state_stride;
+  }
+  return opens;
+}
+
+static dil_status backward_begin_alone(backward_run *b, backward_alone *w) {
+  const dil_table *t = b->kernel->table;
+  bool fast = !backward_fast_refusal(b);
+  cuda_run r = backward_forward_run(b);
+  *w = (backward_alone){.additive = combine_is_additive(t),
+                        .fast = fast,
+                        .opens = fast && backward_opens(b, &r),
+                        .facts = b->gradient.facts,
+                        .rows = cuda_rows(&b->run) * t->heads};
+  if (!w->additive && backward_makes_lse(b)) r.state_lse += w->rows;
+  w->forward = r;
+  dil_status status = fast ? backward_begin_fast(b, &w->space) : DIL_OK;
+  if (status || !w->additive || w->opens) return status;
+  return general_begin(&w->forward, b->codes.general);
+}
+
+/* Makes the state of a pass from nothing but its sinks. */
+static dil_status backward_make_state(backward_run *b, backward_alone *w,
+                                      int32_t p) {
+  cuda_run *r = &w->forward;
+  dil_status status = DIL_OK;
+  if (w->additive && p) r->state_lse += w->rows;
+  if (w->additive && p && r->table->sinks)
+    r->state_o += w->rows * r->table->value_dim;
+  if (w->opens) {
+    r->opening = p;
+    status = hopper_gradient_mark(r, r->state_lse, w->rows);
+  } else if (!w->additive) {
+    status = general_begin_alone(r, p, b->codes.general);
+  }
+  return status ? status : backward_advance(b, r, p);
+}
+
+static void backward_choose_facts(backward_run *b, const backward_alone *w,
+                                  int32_t p) {
+  b->gradient.facts = w->facts + (w->fast ? p * w->rows * DIL_FACTS : 0);
+}
+
+static dil_status backward_run_alone(backward_run *b, backward_alone *w,
+                                     int32_t p) {
+  const cuda_run *r = &w->forward;
+  dil_status status = backward_make_state(b, w, p);
+  const float *seen = w->opens ? r->state_lse : NULL;
+  if (status) return status;
+  if (w->additive) backward_take_lse(b, r->state_lse);
+  backward_take_o(b, r->state_o);
+  backward_choose_facts(b, w, p);
+  status = w->fast ? backward_run_fast_alone(b, p, seen, &w->space)
+                   : backward_make_facts(b);
+  if (!status && !w->fast) status = backward_run_pass(b, p, p == 0);
+  if (status) return status;
+  return backward_run_sinks(b, w->additive, r->table->passes[p].branches);
+}
+
+/* The general kernels make all gradients again, if some sum was not finite. */
+static dil_status backward_end_alone(backward_run *b, const backward_alone *w) {
+  bool ended = false;
+  dil_status status = backward_end_fast(b, &w->space);
+  if (!status) status = backward_end_without_general(b, &ended);
+  if (status || ended) return status;
+  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++) {
+    backward_choose_facts(b, w, p);
+    status = backward_run_pass(b, p, p == 0);
+  }
+  b->gradient.only_if = NULL;
+  return status;
+}
+
+dil_status backward_run_apart(backward_run *b) {
+  const dil_table *t = b->kernel->table;
+  backward_alone w;
+  dil_status status = backward_begin_alone(b, &w);
+  for (int32_t p = 0; p < t->pass_count && !status; p++)
+    status = backward_run_alone(b, &w, p);
+  if (!status && w.fast) status = backward_end_alone(b, &w);
+  bool sinks = !w.additive && t->sinks && backward_wants_inputs(b);
+  if (status || !sinks) return status;
+  b->gradient.o.data = NULL;
+  backward_choose_facts(b, &w, 0);
+  status = backward_make_facts(b);
+  return status ? status : backward_run_sinks(b, true, 0);
+}
