@@ -63,7 +63,7 @@ DIL_INLINE void differentiate(const dil_params &p, const dil_tile &t,
 #if MULTIPLICITY
     if (v.merged) weight *= TIMES[column_of(e)];
 #endif
-    if (!(bits >> e & 1)) weight = 0;
+    if (!(bits >> e & 1) || x == DIL_NONE) weight = 0; /* lse may be NaN */
     float share = gone >> e & 1 ? 0.0f : y * kept;
 #if MAKES & MAKES_INPUTS
     y = weight == 0 ? 0.0f : weight * (share - row.delta);
