@@ -82,6 +82,18 @@ DEVICE int cover_list(const hopper_launch &run, int list, dil_range rows,
   return !some ? DIL_EMPTY : missing ? DIL_PARTIAL : DIL_FULL;
 }
 
+// Bit n: the list holds the pair of query block `block` and key block `key + n`.
+DEVICE u32 list_word(const hopper_launch &run, int list, const dil_pair &at,
+                     int block, int key) {
+  const hopper_block_list &from = run.lists[list];
+  const unsigned *row =
+      list_row(run, list, at, min(block, from.low + from.rows - 1));
+  int word = key / 32;
+  u32 low = word < from.words ? row[word] : 0;
+  u32 high = word + 1 < from.words ? row[word + 1] : 0;
+  return (u32)(((u64)high << 32 | low) >> key % 32);
+}
+
 // Whether the list holds the pair of two blocks.
 DEVICE u32 list_bit(const hopper_launch &run, int list, const dil_pair &at,
                     int block, int key) {

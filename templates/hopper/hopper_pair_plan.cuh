@@ -23,11 +23,9 @@ DEVICE int cover_listed(const hopper_launch &run, int predicate,
   return DIL_FULL;
 }
 
-// Whether a predicate (its window, list and masks) keeps all pairs of a box of
+// Whether a predicate's window and ranges of rows hold all pairs of a box of
 // positions, some, or none.
-DEVICE int cover_predicate(const hopper_launch &run, int predicate,
-                           dil_range rows, dil_range keys,
-                           const dil_pair &at) {
+DEVICE int cover_window(int predicate, dil_range rows, dil_range keys) {
   const dil_predicate_row &w = dil_predicates[predicate];
   if (w.right != DIL_FAR && keys.low - rows.high > w.right) return DIL_EMPTY;
   if (w.left != DIL_FAR && rows.low - keys.high > w.left) return DIL_EMPTY;
@@ -38,15 +36,25 @@ DEVICE int cover_predicate(const hopper_launch &run, int predicate,
   bool full = within &&
               (w.right == DIL_FAR || keys.high - rows.low <= w.right) &&
               (w.left == DIL_FAR || rows.high - keys.low <= w.left);
-  int listed = cover_listed(run, predicate, rows, keys, at);
-  if (listed == DIL_EMPTY) return DIL_EMPTY;
-  full = full && listed == DIL_FULL;
-  if (w.masked) {
-    dil_range kept = dil_cover(predicate, rows, keys, r_int(at.h), at);
-    if (!kept.high) return DIL_EMPTY;
-    full = full && kept.low;
-  }
   return full ? DIL_FULL : DIL_PARTIAL;
+}
+
+// The same for its masks, where the rest of it says `held`.
+DEVICE int cover_masks(int predicate, dil_range rows, dil_range keys,
+                       const dil_pair &at, int held) {
+  if (held == DIL_EMPTY || !dil_predicates[predicate].masked) return held;
+  dil_range kept = dil_cover(predicate, rows, keys, r_int(at.h), at);
+  return !kept.high ? DIL_EMPTY : kept.low ? held : DIL_PARTIAL;
+}
+
+// The same for all of it.
+DEVICE int cover_predicate(const hopper_launch &run, int predicate,
+                           dil_range rows, dil_range keys,
+                           const dil_pair &at) {
+  int held = cover_window(predicate, rows, keys);
+  if (held != DIL_EMPTY)
+    held = min(held, cover_listed(run, predicate, rows, keys, at));
+  return cover_masks(predicate, rows, keys, at, held);
 }
 
 // The same for the union of a run's predicates. Without a predicate all pairs
@@ -90,6 +98,51 @@ DEVICE int cover_blocks(const hopper_launch &run, const pair_run &r,
   int best = cover_box(run, r.range.predicates, box.rows, box.keys, r.at);
   return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
+
+#if LISTS
+// The list that alone decides about a run's pairs of blocks, if the blocks of the
+// run are those of the list and each warpgroup's rows are in one of its query
+// blocks; -1: there is none.
+DEVICE int list_of_run(const tile &x, const pair_run &r, int stride) {
+  u32 predicates = r.range.predicates;
+  int list = predicates ? dil_list_of[__ffs(predicates) - 1] : -1;
+  if (list < 0 || predicates & (predicates - 1)) return -1;
+  bool meets = stride == 1 && r.range.stride == 1 && x.position % 64 == 0 &&
+               r.keys.position % TILE_KEYS == 0 &&
+               dil_lists[list].block == TILE_KEYS &&
+               dil_lists[list].query_block % 64 == 0;
+  return meets ? list : -1;
+}
+
+// The words of such a list for the 32 blocks of a group, a word for each
+// warpgroup. They are loaded together: one by one they would be what limits the
+// planner.
+struct listed_words {
+  u32 word[WARPGROUPS];
+};
+DEVICE listed_words words_of(const hopper_launch &run, const tile &x,
+                             const pair_run &r, int list, int group) {
+  listed_words words;
+  int size = dil_lists[list].query_block;
+  int key = r.keys.position / TILE_KEYS + group * 32;
+#pragma unroll
+  for (int w = 0; w < WARPGROUPS; w++)
+    words.word[w] = w * 64 < x.rows
+                        ? list_word(run, list, r.at,
+                                    dil_div(x.position + w * 64, size), key)
+                        : 0;
+  return words;
+}
+
+// cover_blocks for a block of which the word of such a list says `kept`.
+DEVICE int cover_kept(const pair_run &r, const pair_box &box, bool kept) {
+  int predicate = __ffs(r.range.predicates) - 1;
+  if (!kept || !box.some) return DIL_EMPTY;
+  int held = cover_window(predicate, box.rows, box.keys);
+  held = cover_masks(predicate, box.rows, box.keys, r.at, held);
+  return held == DIL_FULL && !box.whole ? DIL_PARTIAL : held;
+}
+#endif
 
 #if KEY_SPANS
 // Leaves out the keys at both ends of a run that no row of the tile sees by its
@@ -148,10 +201,20 @@ DEVICE pair_words pair_cover(const hopper_launch &run, const tile &x,
                              u32 known) {
   int lane = thread_index() % 32;
   pair_words words = {{0, 0, 0}, {0, 0, 0}, 0};
+#if LISTS
+  int list = list_of_run(x, r, stride);
+  listed_words listed = {};
+  if (list >= 0) listed = words_of(run, x, r, list, group);
+#endif
 #pragma unroll
   for (int w = 0; w < WARPGROUPS; w++) {
     pair_box box = box_of(x, r, stride, group * 32 + lane, 1, w * 64, 64);
+#if LISTS
+    int cover = list < 0 ? cover_blocks(run, r, box)
+                         : cover_kept(r, box, listed.word[w] >> lane & 1);
+#else
     int cover = cover_blocks(run, r, box);
+#endif
     words.takes[w] = __ballot_sync(~0u, cover != DIL_EMPTY);
     words.asks[w] = __ballot_sync(~0u, cover == DIL_PARTIAL);
     words.all |= words.takes[w];
