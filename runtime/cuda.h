@@ -233,8 +233,9 @@ enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
  * with dropout, and no others. SCORES: scores are rewritten, but nothing else
  * decides over pairs. FORM: the form of scores; CUDA_SCORE_LINEAR keeps the
  * scale of products. LISTS: how many lists of kept blocks a call makes first. Of
- * each list: the sizes of its blocks of queries and of keys, and as bits
- * whether heads and batch rows have their own. */
+ * each list: the sizes of its blocks of queries and of keys; as bits whether
+ * heads and batch rows have their own; and 1 more than the number of the table of
+ * bits that is the same list, or 0. */
 enum {
   HOPPER_KNOB_WHOLE,
   HOPPER_KNOB_DROPS,
@@ -244,7 +245,7 @@ enum {
   HOPPER_KNOB_LIST /* the first of HOPPER_LIST_KNOBS numbers of each */
 };
 enum { HOPPER_LIST_QUERIES, HOPPER_LIST_KEYS, HOPPER_LIST_LINES,
-       HOPPER_LIST_KNOBS };
+       HOPPER_LIST_TABLE, HOPPER_LIST_KNOBS };
 enum { HOPPER_LIST_HEADS = 1, HOPPER_LIST_BATCHES = 2 };
 enum { CUDA_SCORE_ANY, CUDA_SCORE_LINEAR, CUDA_SCORE_CAPPED };
 /* Knobs of the Hopper family for grids, which has the others, too: cells of a

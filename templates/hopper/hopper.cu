@@ -192,6 +192,7 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
 #include "templates/hopper/hopper_pairs_of.cuh"
 #if LISTS
 #include "templates/hopper/hopper_lists.cuh"
+#include "templates/hopper/hopper_order.cuh"
 #endif
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/hopper_clear.cuh"
@@ -235,7 +236,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if LISTS
   if (run.makes_lists) {
-    make_lists(run);
+    if (run.makes_lists == HOPPER_MAKES_LISTS) make_lists(run);
+    else if (run.makes_lists == HOPPER_MAKES_LEVELS) make_levels(run);
+    else make_order(run, (int *)memory);
     return;
   }
 #endif

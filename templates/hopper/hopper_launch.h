@@ -162,6 +162,13 @@ typedef struct hopper_block_list {
   int low, rows, words, heads, batches;
 } hopper_block_list;
 
+enum { /* what a launch makes before the tiles of the call */
+  HOPPER_MAKES_LISTS = 1,
+  HOPPER_MAKES_LEVELS,
+  HOPPER_MAKES_ORDER
+};
+enum { HOPPER_LEVELS = 256 };
+
 typedef struct hopper_launch {
   hopper_maps q, k, v, o;
   hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
@@ -267,7 +274,12 @@ typedef struct hopper_launch {
   long long v_batch, v_row, v_head;
   dil_device_input input[16];
   hopper_block_list lists[HOPPER_LISTS];
-  int makes_lists;             /* bool: this launch only makes `lists` */
+  int makes_lists;             /* HOPPER_MAKES_...: this launch does no more */
+  /* Of each tile, the number in its section of the tile that takes its place: tiles
+   * with long lists come first. NULL: all keep their places. And what they are
+   * sorted by, in that order. */
+  int *order;
+  unsigned char *levels;
 } hopper_launch;
 
 #endif

@@ -261,6 +261,14 @@ DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
 }
 #endif
 
+// The number in its section of the tile at place t.
+DEVICE int tile_at(const hopper_launch &run, int t) {
+#if LISTS
+  if (run.order) return run.order[t];
+#endif
+  return t % run.section_tiles;
+}
+
 // The planner's loop over tiles in their order: the first tile has the number
 // of the thread block, later ones come from claim_tile. With few tiles for each
 // thread block, a block claims its next tile only when the last tile's keys are
@@ -274,9 +282,8 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
   for (int t = blockIdx.x, from = 0; t < run.tiles;) {
     wait_plan(base, plans);
     tile x;
-    if (tile_find(&run, t % run.section_tiles, 0,
-                  run.class_count, t / run.section_tiles,
-                  &x)) {
+    if (tile_find(&run, tile_at(run, t), 0, run.class_count,
+                  t / run.section_tiles, &x)) {
       from = plan_next(run, base, x, plans, from, tiles, begun);
       if (from) continue;
       if (begun)

@@ -41,8 +41,8 @@ rings() {
   done
 }
 
-# Every access is looked at where blocks are chosen by matrix products, and where a
-# list holds a key twice.
+# Every access is looked at where blocks are chosen by matrix products, where a
+# list holds a key twice, and where tiles are sorted by the lengths of lists.
 cat >"$TMP/chosen.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 72; dtype bf16; causal; block 16;
             keep top 3 by mean each; branch { } }
@@ -53,8 +53,19 @@ pattern p { heads 2; head_dim 16; dtype f16; input cols : i32[*];
 END
 printf '\223NUMPY\1\0\166\0%-117s\n\7\0\0\0\7\0\0\0\11\0\0\0' \
   "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }" >"$TMP/cols.npy"
+cat >"$TMP/many.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; block 64, 32;
+            input rows : i32[H, nbq + 1]; input cols : i32[H, *];
+            keep from rows, cols; branch { } }
+END
+cat >"$TMP/uneven.dil" <<'END'
+pattern p { heads 4; head_dim 64; dtype f16; block 32;
+            keep mass 0.6, 9 by mean; branch { } }
+END
 checked() {
-  for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy"; do
+  for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy" \
+             'many --seq 700 --input rows=random --input cols=random' \
+             'uneven --seq 700'; do
     # shellcheck disable=SC2086 # words
     EMULATED_CHECK=1 "$BUILD/dil" run "$TMP/"${run%% *}.dil ${run#* } --random 1 \
       --device cuda --check || echo "not ok $run"

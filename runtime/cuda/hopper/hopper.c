@@ -294,22 +294,47 @@ static int64_t hopper_words_bytes(const cuda_run *r, const cuda_code *code) {
                       (int64_t)sizeof(unsigned), 256);
 }
 
-static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
-                                const cuda_code *code) {
-  hopper_launch l = {.keys = (int)(r->shard ? r->shard->M : r->M)};
-  (void)pass;
-  return hopper_words_bytes(r, code) + hopper_blocks_fill(r, code, NULL, &l);
+/* Where a call has no memory yet: the launch as far as lists and their order ask
+ * for it. */
+static void hopper_size_lists(const cuda_run *r, int32_t pass,
+                              const cuda_code *code, hopper_launch *l) {
+  hopper_memory *m = code->memory;
+  *l = (hopper_launch){.keys = (int)(r->shard ? r->shard->M : r->M)};
+  if (!code->about.knob[HOPPER_KNOB_LISTS]) return;
+  pthread_mutex_lock(&m->lock);
+  const hopper_form form = hopper_form_of(r, pass, code);
+  const hopper_place place = hopper_place_of(r, pass);
+  l->tiles = sizes_find(&m->sizes, &form, &place)->launch.tiles;
+  pthread_mutex_unlock(&m->lock);
 }
 
-/* Makes the lists that the launch reads. */
+static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
+                                const cuda_code *code) {
+  hopper_launch l;
+  hopper_size_lists(r, pass, code, &l);
+  return hopper_words_bytes(r, code) + hopper_blocks_fill(r, code, NULL, &l) +
+         hopper_order_fill(r, code, NULL, &l);
+}
+
+static dil_status hopper_make(const cuda_run *r, const cuda_code *code,
+                              int what, hopper_launch *l) {
+  l->makes_lists = what;
+  dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
+                                  code->about.threads, code->about.shared, l);
+  l->makes_lists = 0;
+  return status;
+}
+
+/* Makes the lists that the launch reads, and the order of its tiles. */
 static dil_status hopper_make_lists(const cuda_run *r, const cuda_code *code,
                                     hopper_launch *l) {
   char *memory = r->workspace + hopper_words_bytes(r, code);
-  if (!hopper_blocks_fill(r, code, memory, l)) return DIL_OK;
-  l->makes_lists = true;
-  dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
-                                  code->about.threads, code->about.shared, l);
-  l->makes_lists = false;
+  int64_t bytes = hopper_blocks_fill(r, code, memory, l);
+  dil_status status =
+      bytes ? hopper_make(r, code, HOPPER_MAKES_LISTS, l) : DIL_OK;
+  if (status || !hopper_order_fill(r, code, memory + bytes, l)) return status;
+  status = hopper_make(r, code, HOPPER_MAKES_LEVELS, l);
+  if (!status) status = hopper_make(r, code, HOPPER_MAKES_ORDER, l);
   return status;
 }
 

@@ -88,6 +88,7 @@ typedef struct block_list {
   const expr *kept;       /* reads i and j as i / query_block, j / block alone */
   int32_t query_block, block;
   bool heads, batches;    /* it differs between heads, between batch rows */
+  int32_t table;          /* a table of bits that is the same condition; or -1 */
 } block_list;
 /* A plan without such conditions, and these. `rest` points into the struct. */
 typedef struct block_lists {

@@ -113,8 +113,25 @@ static void halves_add(block_lists *l, expr *e, mask_halves *h) {
   }
 }
 
+/* The table of bits of which a condition reads nothing but the element of its
+ * batch row, head and blocks: TABLE[b, h, bi, bj] != 0. -1: there is none. */
+static int32_t table_of(const plan *p, const expr *kept) {
+  static const expr_op axes[] = {EXPR_B_, EXPR_H_};
+  const expr *read = kept->arg[0], *zero = kept->arg[1];
+  if (kept->op != EXPR_NE || read->op != EXPR_INPUT ||
+      zero->op != EXPR_INT || zero->integer)
+    return -1;
+  int32_t rank = read->count, leading = rank - 2;
+  if (!dil_input_is_bits(&p->pattern->input[read->integer])) return -1;
+  for (int32_t k = 0; k < leading; k++)
+    if (read->arg[k]->op != axes[k + 2 - leading]) return -1;
+  bool blocks = is_quotient(read->arg[rank - 2], EXPR_I_) &&
+                is_quotient(read->arg[rank - 1], EXPR_J_);
+  return blocks ? (int32_t)read->integer : -1;
+}
+
 /* The number of the list of a condition, new or known; -1: there are too many. */
-static int32_t list_of(block_lists *l, const mask_halves *h) {
+static int32_t list_of(const plan *p, block_lists *l, const mask_halves *h) {
   int32_t n = 0;
   while (n < l->count && !same(l->list[n].kept, h->kept)) n++;
   if (n == BLOCK_LISTS_MOST) return -1;
@@ -124,7 +141,8 @@ static int32_t list_of(block_lists *l, const mask_halves *h) {
       .query_block = (int32_t)h->sizes.query_block,
       .block = (int32_t)h->sizes.block,
       .heads = reads(h->kept, EXPR_H_),
-      .batches = reads(h->kept, EXPR_B_) || reads(h->kept, EXPR_M_)};
+      .batches = reads(h->kept, EXPR_B_) || reads(h->kept, EXPR_M_),
+      .table = table_of(p, h->kept)};
   return n;
 }
 
@@ -140,7 +158,7 @@ static void take_predicate(const plan *p, block_lists *l, int32_t k) {
   if (!p->predicate[k]) return;
   halves_add(l, p->predicate[k], &h);
   if (!h.kept || h.full) return;
-  l->of[k] = list_of(l, &h);
+  l->of[k] = list_of(p, l, &h);
   if (l->of[k] < 0) return;
   l->predicate[k] = h.rest;
   l->row[k].masked = h.rest != NULL;

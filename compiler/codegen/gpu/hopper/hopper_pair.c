@@ -155,6 +155,7 @@ static void hopper_pair_put_masks(const plan *p, dil_cuda_code *code,
     form[HOPPER_LIST_KEYS] = l.list[n].block;
     form[HOPPER_LIST_LINES] = (l.list[n].heads ? HOPPER_LIST_HEADS : 0) |
                               (l.list[n].batches ? HOPPER_LIST_BATCHES : 0);
+    form[HOPPER_LIST_TABLE] = l.list[n].table + 1;
   }
 }
 
