@@ -2,6 +2,7 @@
  * there, and what was probably meant. In: a place and the parser's list of
  * acceptable tokens. Out: one message in diag. */
 #include "ast.h"
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,12 +88,20 @@ typedef struct habit {
   const char *wrote, *hint;
 } habit;
 
+#define QUERY_HABIT "the position of the query is `i`"
+#define KEY_HABIT "the position of the key is `j`"
+#define KV_HABIT "`heads 32 kv 8;` says both"
+
 static const habit words[] = {
     {"and", "'and' is written &&"},
     {"or", "'or' is written ||"},
     {"not", "'not' is written !"},
-    {"q_idx", "the position of the query is `i`"},
-    {"kv_idx", "the position of the key is `j`"},
+    {"q_idx", QUERY_HABIT},
+    {"query", QUERY_HABIT},
+    {"q", QUERY_HABIT},
+    {"kv_idx", KEY_HABIT},
+    {"key", KEY_HABIT},
+    {"k", KEY_HABIT},
     {"float32", "it is called 'f32' here"},
     {"float16", "it is called 'f16' here"},
     {"half", "it is called 'f16' here"},
@@ -108,8 +117,8 @@ static const habit words[] = {
     {"num_heads", "it is called 'heads' here"},
     {"n_heads", "it is called 'heads' here"},
     {"plan", "`--from plan` reads what `dil print --after plan` printed"},
-    {"kv_heads", "`heads 32 kv 8;` says both"},
-    {"num_kv_heads", "`heads 32 kv 8;` says both"},
+    {"kv_heads", KV_HABIT},
+    {"num_kv_heads", KV_HABIT},
 };
 
 static const habit signs[] = {
@@ -138,6 +147,22 @@ static bool stands_at(const source *s, int32_t at, const char *text) {
          !memcmp(s->text + at, text, length);
 }
 
+/* A statement that another block has. */
+static const char *place_habit(ast_reader *r, const char *got,
+                               const char *const *expected, int32_t count) {
+  static const char *const of_pattern[] = {
+      "head_dim", "dtype",   "scale",    "combine", "input",
+      "dropout",  "gradient", "segments", "dilations", "grid", NULL};
+  bool in_pattern = is_expected("branch", expected, count);
+  bool in_branch = !in_pattern && is_expected("segment", expected, count);
+  if (in_pattern && !strcmp(got, "kv")) return KV_HABIT;
+  if (in_pattern && !strcmp(got, "segment"))
+    return "it stands in a branch: `branch { segment ...; }`";
+  if (!in_branch || !is_one_of(got, of_pattern)) return NULL;
+  return arena_print(r->arena, "'%s' stands in the pattern, outside of a branch",
+                     got);
+}
+
 /* named: a name alone may stand here; goes_on: an expression may go on. */
 static const char *order_habit(ast_reader *r, span at, bool named,
                                bool goes_on) {
@@ -145,15 +170,35 @@ static const char *order_habit(ast_reader *r, span at, bool named,
   char sign = r->source->text[at.start];
   if (sign == '=' && goes_on) return "equality is written ==";
   if (sign == ';' && *last == '}') return "no ';' follows a '}'";
+  if (sign == '-' && !goes_on) return "a name is of letters, digits and '_'";
   return sign == '{' && named
              ? arena_print(r->arena, "it has a name: `%.*s NAME { ... }`",
                            (int)(r->last.end - r->last.start), last)
              : NULL;
 }
 
+/* Whether the first bar of the line stands where an operand begins: |i - j|. */
+static bool bars_enclose(ast_reader *r, span at) {
+  const char *text = r->source->text;
+  int32_t line = at.start, bar, end;
+  while (line > 0 && text[line - 1] != '\n') line--;
+  for (bar = line; text[bar] != '|';) bar++;
+  for (end = bar; end > line && text[end - 1] == ' ';) end--;
+  int32_t begin = end;
+  while (begin > line && (isalnum((unsigned char)text[begin - 1]) ||
+                          text[begin - 1] == '_'))
+    begin--;
+  if (begin < end)
+    return is_keyword(
+        arena_copy(r->arena, text + begin, (size_t)(end - begin)));
+  return end == line || !strchr(")]", text[end - 1]);
+}
+
 /* valued: what stands before wants a value: `segment: 64;`, `segment = 64;` */
 static const char *sign_habit(ast_reader *r, span at, bool valued) {
   const source *s = r->source;
+  if (s->text[at.start] == '|' && bars_enclose(r, at))
+    return "the size of a number is abs(x)";
   for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
     if (stands_at(s, at.start, signs[i].wrote)) return signs[i].hint;
   if (stands_at(s, at.start, "//")) return "a comment begins with #";
@@ -225,6 +270,7 @@ void ast_unexpected(ast_reader *r, span at, const char *got,
   bool named = kept == 1 && !strcmp(list[0], "a name");
   const char *hint =
       name ? meant_token(r, at, list, kept) : sign_habit(r, at, !named);
+  if (!hint && keyword) hint = place_habit(r, got, list, kept);
   if (!hint)
     hint = order_habit(r, at, named, is_expected("'*'", expected, count));
   if (at.start == at.end)
