@@ -25,6 +25,10 @@ const char *dil_preset_text(const char *name) {
 
 const char *preset_hint(arena *a, const char *name) {
   const char *names[PRESET_COUNT], *list = presets[0].name;
+  size_t length = strlen(name);
+  if (length > 4 && !strcmp(name + length - 4, ".dil"))
+    return "a file is no preset: `dil_program_read` reads it, in Python "
+           "`dil.Program(path=...)`";
   for (int32_t i = 0; i < PRESET_COUNT; i++) names[i] = presets[i].name;
   for (int32_t i = 1; i < PRESET_COUNT; i++)
     list = arena_print(a, "%s, %s", list, presets[i].name);
