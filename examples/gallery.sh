@@ -187,9 +187,10 @@ cost() { # preset
   echo "$pairs pairs, $share % of dense, ${work}FLOP${options:+ (\`$options\`)}"
 }
 
-# Its first comment without the name, its arXiv numbers as links.
+# Its first comment without the name and without commands, its arXiv numbers as
+# links.
 about() { # file
-  awk '/^$/ { exit } { sub(/^# ?/, ""); printf "%s ", $0 }' "$1" |
+  awk '/^$/ { exit } /^#   / { next } { sub(/^# ?/, ""); printf "%s ", $0 }' "$1" |
     sed 's/^preset:[a-z0-9_]* - //; s/^[a-z0-9_]*\.dil: //; s/ $//
          s,arXiv \([0-9.]*[0-9]\),[arXiv \1](https://arxiv.org/abs/\1),g
          s/^./\U&/'

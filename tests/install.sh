@@ -309,7 +309,8 @@ apart() { # more assignments...
   make --no-print-directory -o all install BUILD="$BUILD" \
     PREFIX="$TMP/apart" libdir="$TMP/apart/lib/here" "$@"
 }
-is "make install to several places" apart includedir="$TMP/headers"
+is "make install to several places says how programs find them" says \
+  "LD_LIBRARY_PATH=$TMP/apart/lib/here" apart includedir="$TMP/headers"
 mv "$TMP/apart" "$TMP/gone"
 is "CMake finds what was not moved" cmake_there "$TMP/gone/lib/here" 6
 includes() { PKG_CONFIG_LIBDIR=$1 pkg-config --cflags-only-I dilrt; }

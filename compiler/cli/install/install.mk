@@ -53,6 +53,8 @@ install: all
 	@for link in $(linked); do \
 	  ln -sf "$${link##*/}.$(abi)" "$(DESTDIR)$$link" || exit 1; done
 	@echo "installed below $(DESTDIR)$(PREFIX)"
+	@$(if $(DESTDIR),:,echo "programs find its libraries after \`ldconfig\`, or" \
+	  "with LD_LIBRARY_PATH=$(libdir)")
 uninstall:
 	@for row in $(installed); do to=$${row#*:}; \
 	  rm -f "$(DESTDIR)$${to%:*}"; done
