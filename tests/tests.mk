@@ -141,7 +141,7 @@ tsan-here: tests
 bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_laws $(BUILD)/tests/test_rerun \
            $(BUILD)/tests/test_hopper $(BUILD)/tests/test_hopper_grid \
-           $(BUILD)/tests/test_decode \
+           $(BUILD)/tests/test_decode $(BUILD)/tests/test_grid_kernels \
            $(BUILD)/tests/test_launch $(BUILD)/tests/test_choice \
            $(BUILD)/tests/test_pages $(BUILD)/tests/test_packed \
            $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \
@@ -153,6 +153,8 @@ gpu-bundle: $(bundled) $(gpuparts) $(older)
 	@rm -rf $(BUILD)/gpu && mkdir -p $(BUILD)/gpu/lib $(BUILD)/gpu/older \
 	  $(BUILD)/gpu/tests/fuzz $(BUILD)/gpu/tests/bench
 	$(call say,copy)cp $(filter $(suites),$(bundled)) $(BUILD)/gpu/tests
+	@sed -n 's,.*\$$BUILD/\(tests/test_[a-z_]*\)".*,$(BUILD)/gpu/\1,p' \
+	  tests/gpu/gpu.sh | xargs ls >/dev/null # all that it names
 	@cp $(fuzzer) $(BUILD)/gpu/tests/fuzz
 	@cp $(turns) $(pools) $(hopper) $(BUILD)/gpu/tests/bench
 	@cp $(gpuhost) $(BUILD)/gpu/tests
