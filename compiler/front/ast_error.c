@@ -170,19 +170,25 @@ static const char *order_habit(ast_reader *r, span at, bool named,
   char sign = r->source->text[at.start];
   if (sign == '=' && goes_on) return "equality is written ==";
   if (sign == ';' && *last == '}') return "no ';' follows a '}'";
-  if (sign == '-' && !goes_on) return "a name is of letters, digits and '_'";
+  if (sign == '-' && !goes_on && isalpha((unsigned char)*last))
+    return "a name is of letters, digits and '_'";
   return sign == '{' && named
              ? arena_print(r->arena, "it has a name: `%.*s NAME { ... }`",
                            (int)(r->last.end - r->last.start), last)
              : NULL;
 }
 
-/* Whether the first bar of the line stands where an operand begins: |i - j|. */
+/* Whether the first bar of the line that is no part of `||` stands where an
+ * operand begins: |i - j|. */
 static bool bars_enclose(ast_reader *r, span at) {
   const char *text = r->source->text;
   int32_t line = at.start, bar, end;
   while (line > 0 && text[line - 1] != '\n') line--;
-  for (bar = line; text[bar] != '|';) bar++;
+  for (bar = line; bar < at.start; bar++) {
+    bool either = stands_at(r->source, bar, "||");
+    if (text[bar] == '|' && !either) break;
+    bar += either;
+  }
   for (end = bar; end > line && text[end - 1] == ' ';) end--;
   int32_t begin = end;
   while (begin > line && (isalnum((unsigned char)text[begin - 1]) ||
