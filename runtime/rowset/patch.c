@@ -34,17 +34,28 @@ static void open_axis(const dil_table *table, const dil_reach *r, int32_t axis,
   a->causal = r->causal[axis];
 }
 
+/* Cells that windows and causality reach before and behind a query, and under
+ * `causal` its neighbourhood. */
+typedef struct axis_reach {
+  int64_t before, behind;
+} axis_reach;
+
+static axis_reach reach_of(const patch_axis *a) {
+  if (!a->causal) return (axis_reach){a->left, a->right};
+  return (axis_reach){minimum(a->left, a->kernel - 1), minimum(a->right, 0)};
+}
+
+static patch_span span_around(int64_t cells, int64_t at, axis_reach r) {
+  patch_span s = {0, cells - 1};
+  if (r.before < cells) s.first = maximum(s.first, at - r.before);
+  if (r.behind < cells) s.last = minimum(s.last, at + r.behind);
+  return s;
+}
+
 /* The keys of one query. Both ends rise with the query, by one cell or none. */
 static patch_span keys_of(const patch_axis *a, int64_t cells, int64_t query) {
-  patch_span s = {0, cells - 1};
-  if (a->left < cells) s.first = maximum(s.first, query - a->left);
-  if (a->right < cells) s.last = minimum(s.last, query + a->right);
-  if (a->causal) s.last = minimum(s.last, query);
-  if (a->kernel >= cells) return s;
-  if (a->causal) {
-    s.first = maximum(s.first, query - (a->kernel - 1));
-    return s;
-  }
+  patch_span s = span_around(cells, query, reach_of(a));
+  if (a->causal || a->kernel >= cells) return s;
   int64_t first = query - a->kernel / 2;
   first = maximum(minimum(first, cells - a->kernel), 0);
   s.first = maximum(s.first, first);
@@ -59,15 +70,9 @@ patch_span patch_keys(const patch_axis *a, int64_t cells, patch_span query) {
 
 /* The queries that see a key. Both ends rise with the key, too. */
 static patch_span queries_of(const patch_axis *a, int64_t cells, int64_t key) {
-  patch_span s = {0, cells - 1};
-  if (a->right < cells) s.first = maximum(s.first, key - a->right);
-  if (a->left < cells) s.last = minimum(s.last, key + a->left);
-  if (a->causal) s.first = maximum(s.first, key);
-  if (a->kernel >= cells) return s;
-  if (a->causal) {
-    s.last = minimum(s.last, key + (a->kernel - 1));
-    return s;
-  }
+  axis_reach r = reach_of(a);
+  patch_span s = span_around(cells, key, (axis_reach){r.behind, r.before});
+  if (a->causal || a->kernel >= cells) return s;
   int64_t before = a->kernel / 2, after = a->kernel - 1 - before;
   if (key >= a->kernel) s.first = maximum(s.first, key - after);
   if (key < cells - a->kernel) s.last = minimum(s.last, key + before);
