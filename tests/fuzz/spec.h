@@ -9,7 +9,7 @@
 
 enum { SPEC_BRANCHES = 5, SPEC_BATCHES = 3 };
 
-/* Indices 0 of the text tables in spec.c mean: no such statement. */
+/* Indices 0 of the text tables in spec_words.h mean: no such statement. */
 typedef struct spec_branch {
   int32_t segment, dilation; /* segment 0: none */
   int32_t left, right;       /* -1: inf; both -1: no window */
