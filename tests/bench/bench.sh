@@ -63,6 +63,15 @@ for name in dense past sliding sinks prefix dilated strided longformer \
     --seq 16384 --threads 1 --repeat 3
 done
 
+# A tenth of the blocks of 64, chosen at each call: by numbers that the call brings,
+# for which nothing is estimated, and by estimates.
+row chosen-gate $here/patterns.dil -k by_gate -D n=4 --dtype f32 --seq 16384 \
+  --threads 1 --repeat 3 --input g=random
+for name in mean each; do
+  row "chosen-$name" $here/patterns.dil -k "by_$name" -D n=4 --dtype f32 --seq 16384 \
+    --threads 1 --repeat 3
+done
+
 # Gradients alone, counted at 10 D a pair.
 for d in 64 128; do
   for type in f32 bf16 f16; do
