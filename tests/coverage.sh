@@ -26,7 +26,7 @@ compiler/codegen/gpu/hopper hopper hopper_grid emulated cli/emulator.sh gpu/gpu.
 runtime/cuda emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda/launch cli/emulator.sh gpu/gpu.sh
 runtime/cuda/module cli/emulator.sh gpu/gpu.sh
-runtime/cuda/ring cli/emulator.sh gpu/gpu-ring.sh
+runtime/cuda/ring cli/emulator.sh gpu/gpu-ring.sh gpu/gpu-ring-back.sh
 runtime/link/mpi cli/mpi.sh cli/mpi_faults.sh
 runtime/link/nccl cli/emulator.sh gpu/gpu-ring.sh
 '

@@ -121,7 +121,7 @@ demo-here: all
 check-ring: tests
 	@BUILD=$(BUILD) tests/run.sh partition shards ring ring_backward ring_bytes ring_handshake \
 	  checkpoint linked_ranks link rendezvous ranks processes process_faults mpi \
-	  mpi_faults mpi_train ring_examples gpu-ring
+	  mpi_faults mpi_train ring_examples gpu-ring gpu-ring-back
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 

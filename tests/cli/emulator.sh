@@ -39,6 +39,11 @@ rings() {
       --topology four --seq 256 --random 1 --device cuda --check \
       >"$TMP/ring, $order" 2>&1
   done
+  EMULATED_CHECK=1 FAKE_DEVICES=4 EMULATED_ORDER=random "$BUILD/dil" run \
+    "$TMP/ring.dil" --topology four --seq 300 --random 1 --device cuda --backward \
+    --check >"$TMP/gradients of a ring" 2>&1
+  "$BUILD/tests/fuzz/fuzz_pattern" --ring --count 4 --seed "$seed" \
+    >"$TMP/gradients of ranks" 2>&1
 }
 
 # Every access is looked at where blocks are chosen by matrix products, where a

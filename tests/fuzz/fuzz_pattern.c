@@ -2,7 +2,7 @@
  * and compared with the oracle. In: --seed S --count N; case i is that of seed
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
  * with those that they do not take; --backward: gradients; --ring: gradients of
- * ranks on threads; --choices: blocks chosen by their scores; --grids: patterns over
+ * ranks on threads, or on GPUs; --choices: blocks chosen by their scores; --grids: patterns over
  * grids. Each case runs in a
  * process of its own. Out: for a failure the pattern, made as small as it stays
  * wrong, with its shape, plan and seed; at the end one line, and exit 1 if anything
@@ -139,10 +139,12 @@ static const char *ring_problem(const spec *s, gradient_data *g,
                           .make = plan_variant,
                           .context = k->plan,
                           .threads = s->threads,
-                          .backward = true};
+                          .backward = true,
+                          .gpu = gpu_wanted() ? gpu_rank_group(k->plan) : NULL};
   dil_status status = rank_group_new(&task, &all);
   if (!status) {
-    status = rank_group_backward(all, &g->call);
+    status = task.gpu ? gpu_ranks_backward(all, &g->call)
+                      : rank_group_backward(all, &g->call);
     rank_group_free(all);
   }
   if (!status) return gradient_data_compare(g);

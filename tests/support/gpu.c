@@ -212,6 +212,14 @@ const rank_group_gpu *gpu_rank_group(const plan *p) {
   return &shared;
 }
 
+dil_status gpu_ranks_backward(rank_group *ranks, const dil_backward_call *call) {
+  dil_status status = rank_group_load(ranks, &call->forward);
+  if (!status) status = rank_group_run(ranks, &call->forward);
+  if (!status) status = rank_group_load_gradients(ranks, call, 0);
+  if (!status) status = rank_group_backward(ranks, call);
+  return status ? status : rank_group_fetch_gradients(ranks);
+}
+
 /* Comparisons that this process has made, told at its end with the sources of
  * kernels that it compiled: these take most of the time. */
 static int32_t compared;

@@ -4,7 +4,7 @@
 
 #include "numeric.h"
 #include "compiler/codegen/gpu_backend.h"
-#include "runtime/ring/ranks_gpu.h"
+#include "runtime/ring/ranks.h"
 
 /* Whether DIL_TEST_DEVICE asks for the GPU. */
 bool gpu_wanted(void);
@@ -23,6 +23,8 @@ dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
 void gpu_kernel_unmake(dil_cuda_kernel *made);
 /* What ranks of a plan on GPUs share; it may be asked for once a process. */
 const rank_group_gpu *gpu_rank_group(const plan *p);
+/* Gradients of ranks on GPUs, with o and lse of their own run forward. */
+dil_status gpu_ranks_backward(rank_group *ranks, const dil_backward_call *call);
 /* Whether another process of the same test makes this comparison: DIL_TEST_SHARE
  * divides them, a few in turn that one source of kernels serves. */
 bool gpu_leaves_out(void);

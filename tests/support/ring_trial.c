@@ -1,6 +1,7 @@
 /* ring_trial.c - calls on ranks that are threads: a new group for each run, and
  * links that fail, or do what a test puts before them. */
 #include "ring_trial.h"
+#include "gpu.h"
 #include "runtime/base/status.h"
 #include <check.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@ rank_group_task ring_trial_task(const kernel_made *k, const ring_trial *t) {
                            .backward = k->plan->direction == DIL_BACKWARD,
                            .threads = 1,
                            .checkpoint = t->checkpoint,
+                           .gpu = gpu_wanted() ? gpu_rank_group(k->plan) : NULL,
                            .spoil = t->spoil};
 }
 
@@ -51,9 +53,14 @@ static ring_outcome run(const kernel_made *k, const ring_trial *t,
   rank_group_task task = ring_trial_task(k, t);
   rank_group *all = ring_trial_group(&task);
   double start = now();
-  ring_outcome r = {.status = forward ? rank_group_run(all, forward)
-                                      : rank_group_backward(all, backward)};
+  if (task.gpu && forward)
+    ck_assert_msg(!rank_group_load(all, forward), "%s", dil_last_error());
+  ring_outcome r = {.status = forward    ? rank_group_run(all, forward)
+                              : task.gpu ? gpu_ranks_backward(all, backward)
+                                         : rank_group_backward(all, backward)};
   r.seconds = now() - start;
+  if (task.gpu && forward && !r.status)
+    r.status = rank_group_fetch(all, forward);
   snprintf(r.text, sizeof r.text, "%s", dil_last_error());
   for (int32_t i = 0; i < mesh_ranks(&t->mesh); i++)
     r.of[i] = *rank_group_report(all, i);

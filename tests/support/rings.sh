@@ -1,0 +1,108 @@
+# rings.sh - what the suites of rings of GPUs share: the GPUs, or emulated ones,
+# and NCCL with them (emulator/README.md); ranks on an example, as threads and as
+# processes; and a rank that is struck. In: BUILD (its bundle of `make gpu-bundle`
+# where there is one), DIL, TMP. Sourced from the top of the tree.
+. tests/support/ok.sh
+gpus=0
+if [ -e /dev/nvidiactl ]; then
+  gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
+fi
+if [ "$gpus" -gt 0 ]; then
+  take_bundle
+else
+  leave_unless_emulated "no GPU here"
+  LD_LIBRARY_PATH=$BUILD/emulator:${LD_LIBRARY_PATH:-}
+  FAKE_CHIP=80 FAKE_DEVICES=3
+  export FAKE_CHIP FAKE_DEVICES
+fi
+nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' \
+  2>/dev/null)
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${nccl:+:$nccl}
+export LD_LIBRARY_PATH
+
+# An example on a topology of this script's. Emulated ranks share few processors,
+# and one may be slow; ranks that are killed or frozen have a timeout of their own.
+on() { # example, words of the topology
+  sed '/^topology/d' "examples/$1.dil" >"$TMP/$1.dil"
+  case $2 in *timeout*) within= ;; *) within='timeout 60s;' ;; esac
+  echo "topology t { $2 $within }" >>"$TMP/$1.dil"
+}
+
+run() { # example, topology, options...
+  on "$1" "$2"
+  example=$TMP/$1.dil
+  shift 2
+  "$DIL" run "$example" --topology t --device cuda --random 7 "$@"
+}
+
+# Of one GPU there is no ring by NCCL.
+if [ "$gpus" -eq 0 ]; then
+  ring=3 small='-D w=16 --seq 100' few='-D w=16 --seq 48' patience=8 many=6
+  EMULATED_ORDER=random
+  export EMULATED_ORDER
+else
+  ring=4 small='-D w=64 --seq 5000' few=$small patience=3 many=3000
+  [ "$gpus" -ge 4 ] || ring=2
+fi
+by_nccl="devices $ring; ring $ring; link nccl;"
+
+# One process a GPU, which meet in a file, or where `meet` says; what each says is in a
+# file of its own. Sets `pids`.
+start() { # topology, options...
+  on longnet_ring "$1"
+  shift
+  pids=
+  rank=0
+  rm -f "$TMP/meet"* "$TMP/rank".*
+  while [ $rank -lt $ring ]; do
+    DIL_MEET=${meet:-$TMP/meet} DIL_RANK=$rank "$DIL" run "$TMP/longnet_ring.dil" \
+      --topology t --device cuda --random 7 "$@" >"$TMP/rank.$rank" 2>&1 &
+    pids="$pids $!"
+    rank=$((rank + 1))
+  done
+}
+
+finished() { # all processes have ended well
+  for pid in $pids; do
+    wait "$pid" || { cat "$TMP"/rank.*; return 1; }
+  done
+}
+
+# Rank 1 is struck while all of them run again and again, which state files tell;
+# the others end, in `took` milliseconds.
+struck() { # signal, options...
+  signal=$1
+  shift
+  # shellcheck disable=SC2086 # a list of words
+  start "$by_nccl timeout ${patience}s;" $few --state "$TMP/struck" "$@"
+  for _ in $(seq 600); do
+    [ -e "$TMP/struck.$((ring - 1))${until:-}" ] && break
+    sleep 0.1
+  done
+  [ "$gpus" -eq 0 ] || sleep 1
+  victim=$(echo "$pids" | awk '{ print $2 }')
+  for pid in $pids; do
+    kill -0 "$pid" || { cat "$TMP"/rank.*; return 1; }
+  done
+  kill -"$signal" "$victim"
+  began=$(date +%s%N)
+  ended=0
+  for pid in $pids; do
+    [ "$pid" = "$victim" ] || wait "$pid" || ended=$?
+  done
+  took=$((($(date +%s%N) - began) / 1000000))
+  kill -KILL "$victim" 2>/dev/null
+  wait "$victim"
+  rm -f "$TMP/struck".*
+  echo "took $took ms"
+  grep . "$TMP"/rank.*
+}
+
+# Each survivor must end in time and say who it was and in which step.
+strike() { # signal, word of the message, options...
+  struck "$1" --repeat 1000000 ${3:+"$3"} || return 1
+  [ $took -le $((patience * 1000 + 2000)) ] || return 1
+  for rank in $(seq 0 $((ring - 1))); do
+    [ "$rank" -eq 1 ] || grep -q "rank 1 is $2.*step" "$TMP/rank.$rank" || return 1
+  done
+}
