@@ -1,6 +1,6 @@
 // rows.cu - the kernels of a ring's rank besides attention. They pack rows into
-// a message, spread a message over the places of its rows or add it to them, and
-// make random rows by their numbers. Any rank can therefore make any random row again.
+// a message, spread a message over the places of its rows or add it to them, clear
+// these places, and make random rows by their numbers. Any rank can therefore make any random row again.
 
 #include "templates/shared/ptx.cuh"
 #include "templates/rows.h"
@@ -50,7 +50,8 @@ __device__ __forceinline__ void move_unit(const dil_rows &p, long long item) {
                 batch * stride[0] + at * stride[1] + run.kv * stride[2];
   if (value) unit -= p.k_units;
   Unit *there = (Unit *)place + unit, *here = (Unit *)p.message + item;
-  if (p.how == DIL_ROWS_ADD) add_unit(there, here);
+  if (p.how == DIL_ROWS_CLEAR) *there = Unit{};
+  else if (p.how == DIL_ROWS_ADD) add_unit(there, here);
   else if (p.how == DIL_ROWS_SPREAD) *there = *here;
   else *here = *there;
 }

@@ -12,8 +12,8 @@ enum {
 };
 
 /* From the places to the message; from the message to the places; f32 of the
- * message added to the places. */
-enum { DIL_ROWS_PACK, DIL_ROWS_SPREAD, DIL_ROWS_ADD };
+ * message added to the places; zeros to the places. */
+enum { DIL_ROWS_PACK, DIL_ROWS_SPREAD, DIL_ROWS_ADD, DIL_ROWS_CLEAR };
 
 /* Rows of one K/V head, at positions low + offset[first + i] + n * period. */
 typedef struct dil_rows_run {

@@ -69,7 +69,7 @@ dil_status rank_gradients_begin(group_rank *m) {
   m->sums = (ring_gradients){.wanted = call->inputs,
                              .lse_given = call->lse.data != NULL};
   int64_t bytes = lay_out(m, &m->sums, NULL);
-  dil_status status = d->calls->take(d, bytes, true, &m->sum_memory);
+  dil_status status = d->calls->take(d, bytes, RING_ZEROS, &m->sum_memory);
   if (status) return status;
   lay_out(m, &m->sums, m->sum_memory);
   view_given(m, call, m->sums.output, m->sums.lse);

@@ -21,31 +21,6 @@
 
 /* ---- routes -------------------------------------------------------------- */
 
-/* Lists the routes back, unless the last run backward had the same shape. */
-static dil_status list_returns(route_set *r) {
-  int32_t count = 2 * EXCHANGE_PHASES * r->shape.ranks;
-  dil_status status = DIL_OK;
-  if (r->back) return DIL_OK;
-  r->back = calloc((size_t)count, sizeof *r->back);
-  if (!r->back)
-    return dil_fail(DIL_MEMORY, "no memory for %d steps", r->shape.ranks);
-  for (int32_t i = 2 * EXCHANGE_PHASES; i < count && !status; i++)
-    status = route_reverse(&r->list[i], &r->back[i]);
-  if (!status) return DIL_OK;
-  for (int32_t i = 0; i < count; i++) route_free(&r->back[i]);
-  free(r->back);
-  r->back = NULL;
-  return status;
-}
-
-/* Rows of a set that go back in a step, or (`in`) come back. */
-static route *return_route(const route_set *r, int32_t step,
-                           exchange_phase phase, bool in) {
-  const route *there = in ? ring_route_out(r, step, phase)
-                          : ring_route_in(r, step, phase);
-  return &r->back[there - r->list];
-}
-
 static int64_t dkv_bytes(const ring_work *w, const route *r) {
   return r->rows * w->B * way_key_back(w->ring->shape.table);
 }
@@ -54,9 +29,9 @@ static int64_t dkv_bytes(const ring_work *w, const route *r) {
 static int64_t return_bytes(const ring_work *w, int32_t step, bool in) {
   int64_t bytes = 0;
   for (int32_t p = 0; p < EXCHANGE_PHASES; p++) {
-    bytes += dkv_bytes(w, return_route(w->keys, step, p, in));
+    bytes += dkv_bytes(w, ring_return_route(w->keys, step, p, in));
     if (w->queries)
-      bytes += ring_dq_bytes(w, return_route(w->queries, step, p, in));
+      bytes += ring_dq_bytes(w, ring_return_route(w->queries, step, p, in));
   }
   return bytes;
 }
@@ -69,12 +44,12 @@ static dil_status list_ways(ring_work *w) {
   ring_routes *of = r->routes;
   route_set *there = r->queries ? &of->keys : &of->all;
   dil_status status = ring_list_routes(r, &keys, there);
-  if (!status) status = list_returns(there);
+  if (!status) status = ring_list_returns(there);
   w->keys = there;
   if (status || !r->queries) return status;
   status = ring_list_routes(r, &queries, &of->queries);
   w->queries = &of->queries;
-  return status ? status : list_returns(&of->queries);
+  return status ? status : ring_list_returns(&of->queries);
 }
 
 /* ---- passes -------------------------------------------------------------- */
@@ -97,6 +72,8 @@ static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
     call.inputs[x] = g->wanted[x];
   shard.inputs = g->inputs;
   shard.sinks = sinks;
+  if (w->numbers && !sinks && !w->device->calls->on_host)
+    shard.numbers = w->own.numbers.k[i].data;
   shard.left_out = left_out;
   return w->device->calls->backward(w->device, &call, &shard);
 }
@@ -154,19 +131,32 @@ static bool is_new(const ring_work *w, int32_t step) {
   return step > w->kept[w->ring->link->rank];
 }
 
+/* Clears the sums of the rows that go back in a step: others gain nothing. */
+static dil_status clear_sums(const ring_work *w, const route_set *set,
+                             int32_t step, const ring_keys *sums) {
+  dil_status status = DIL_OK;
+  for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
+    route *r = ring_return_route(set, step, p, false);
+    if (r->rows) status = w->device->calls->clear(w->device, r, sums);
+  }
+  return status;
+}
+
 /* Cleared f32 sums for the keys of another rank. */
-static dil_status take_sums(ring_work *w, ring_return *b,
-                            const positions *owned, ring_keys *sums) {
+static dil_status take_sums(ring_work *w, int32_t step, const positions *owned,
+                            ring_keys *sums) {
+  ring_return *b = &w->back[step];
   const dil_table *t = w->ring->shape.table;
   ring_device *d = w->device;
   int64_t rows = w->B * positions_count(owned) * t->kv_heads;
   int64_t size = sizeof(float);
   dil_status status =
-      d->calls->take(d, rows * t->head_dim * size, true, &b->dk);
+      d->calls->take(d, rows * t->head_dim * size, RING_TO_CLEAR, &b->dk);
   if (!status)
-    status = d->calls->take(d, rows * t->value_dim * size, true, &b->dv);
+    status =
+        d->calls->take(d, rows * t->value_dim * size, RING_TO_CLEAR, &b->dv);
   if (!status) ring_view_keys(w, b->dk, b->dv, DIL_F32, owned, sums);
-  return status;
+  return status ? status : clear_sums(w, w->keys, step, sums);
 }
 
 static void give_sums(ring_work *w, ring_return *b) {
@@ -176,21 +166,24 @@ static void give_sums(ring_work *w, ring_return *b) {
   b->dk = b->dv = b->dq = NULL;
 }
 
+static dil_status pack_sums(const ring_work *w, route *r, const ring_keys *sums,
+                            void *message) {
+  return w->device->calls->pack(w->device, RING_SUMS, r, sums, message);
+}
+
 /* The rows that go back, in one message: those of both phases. */
 static dil_status pack_returns(ring_work *w, int32_t step,
                                const ring_keys *keys, const ring_keys *dq) {
   char *at = w->back[step].outgoing;
   dil_status status = DIL_OK;
   for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
-    route *r = return_route(w->keys, step, p, false);
-    if (r->rows)
-      status = w->device->calls->pack(w->device, RING_SUMS, r, keys, at);
+    route *r = ring_return_route(w->keys, step, p, false);
+    if (r->rows) status = pack_sums(w, r, keys, at);
     at += dkv_bytes(w, r);
   }
   for (int32_t p = 0; w->queries && p < EXCHANGE_PHASES && !status; p++) {
-    route *r = return_route(w->queries, step, p, false);
-    if (r->rows)
-      status = w->device->calls->pack(w->device, RING_SUMS, r, dq, at);
+    route *r = ring_return_route(w->queries, step, p, false);
+    if (r->rows) status = pack_sums(w, r, dq, at);
     at += ring_dq_bytes(w, r);
   }
   return status;
@@ -204,9 +197,9 @@ static dil_status size_returns(ring_work *w, int32_t step) {
   if (lacks(w, w->ring->link->rank, step))
     b->incoming_bytes = return_bytes(w, step, true);
   dil_status status =
-      d->calls->take(d, b->outgoing_bytes, false, &b->outgoing);
+      d->calls->take(d, b->outgoing_bytes, RING_ANY, &b->outgoing);
   return status ? status
-                : d->calls->take(d, b->incoming_bytes, false, &b->incoming);
+                : d->calls->take(d, b->incoming_bytes, RING_ANY, &b->incoming);
 }
 
 /* The rows that came in a step, and what the step adds to them. */
@@ -256,7 +249,7 @@ static dil_status passes_again(ring_work *w, int32_t step,
   int64_t bytes = inputs * (int64_t)sizeof(double) +
                   lay_aside(&aside, NULL) * (int64_t)sizeof(float);
   void *memory = NULL;
-  dil_status status = w->device->calls->take(w->device, bytes, true, &memory);
+  dil_status status = w->device->calls->take(w->device, bytes, RING_ZEROS, &memory);
   if (status) return status;
   if (own->inputs) aside.inputs = memory;
   lay_aside(&aside, (float *)memory + 2 * inputs);
@@ -275,11 +268,12 @@ static dil_status open_step(ring_work *w, int32_t step, step_rows *rows) {
   dil_status status = DIL_OK;
   if (ring_arrived(w, w->keys, step)) {
     status = ring_spread_step(w, step, &owned, &rows->keys);
-    if (!status) status = take_sums(w, b, &owned, &rows->dkv);
+    if (!status) status = take_sums(w, step, &owned, &rows->dkv);
   }
   if (!status && ring_arrived(w, w->queries, step)) {
     status = ring_spread_queries(w, step, &rows->queries);
     if (!status) status = ring_take_dq(w, owner, &b->dq, &rows->dq);
+    if (!status) status = clear_sums(w, w->queries, step, &rows->dq);
   }
   return status;
 }
@@ -352,13 +346,13 @@ static dil_status add_returns(ring_work *w, int32_t step) {
   dil_status status = DIL_OK;
   if (!w->back[step].incoming_bytes) return DIL_OK;
   for (int32_t p = 0; p < EXCHANGE_PHASES && !status; p++) {
-    route *r = return_route(w->keys, step, p, true);
+    route *r = ring_return_route(w->keys, step, p, true);
     if (r->rows)
       status = d->calls->reduce(d, r, at, &w->ring->gradients->keys);
     at += dkv_bytes(w, r);
   }
   for (int32_t p = 0; w->queries && p < EXCHANGE_PHASES && !status; p++) {
-    route *r = return_route(w->queries, step, p, true);
+    route *r = ring_return_route(w->queries, step, p, true);
     if (r->rows) status = d->calls->reduce(d, r, at, &dq);
     at += ring_dq_bytes(w, r);
   }
@@ -467,7 +461,8 @@ dil_status ring_backward(ring_work *w) {
   if (!status) status = begin_sums(w);
   if (!status) status = make_states(w);
   if (!status) status = list_ways(w);
-  if (!status && w->queries) status = ring_queries_begin(w);
+  if (!status && (w->queries || !w->device->calls->on_host))
+    status = ring_queries_begin(w);
   if (!status) status = ring_exchange_begin(w);
   return status ? status : run_steps(w);
 }

@@ -21,11 +21,11 @@ static dil_status start(ring_device *d) {
   return DIL_OK;
 }
 
-static dil_status take(ring_device *d, int64_t bytes, bool zero,
+static dil_status take(ring_device *d, int64_t bytes, ring_content content,
                        void **memory) {
   (void)d;
   size_t size = (size_t)bytes + 1;
-  *memory = zero ? calloc(size, 1) : malloc(size);
+  *memory = content == RING_ANY ? malloc(size) : calloc(size, 1);
   if (*memory) return DIL_OK;
   return dil_fail(DIL_MEMORY, "no memory for %lld bytes of a ring",
                   (long long)bytes);
@@ -113,6 +113,13 @@ static dil_status reduce(ring_device *d, route *r, const void *message,
                          const ring_keys *sums) {
   (void)d;
   return move_rows(r, sums, (char *)(uintptr_t)message, add_row);
+}
+
+static dil_status clear(ring_device *d, route *r, const ring_keys *sums) {
+  (void)d;
+  (void)r;
+  (void)sums;
+  return DIL_OK;
 }
 
 static void forget(ring_device *d, route *r) {
@@ -211,6 +218,7 @@ static const ring_device_calls calls = {.name = "cpu",
                                         .pack = pack,
                                         .spread = spread,
                                         .reduce = reduce,
+                                        .clear = clear,
                                         .forget = forget,
                                         .begin = begin,
                                         .advance = advance,

@@ -35,6 +35,16 @@ typedef struct dil_normal_place {
   int32_t batch, head, whole_heads; /* batch, head: the first ones held */
 } dil_normal_place;
 
+/* What is in memory that a run takes: anything; zeros; sums, of which `clear` will
+ * clear the rows that count; zeros, or rows of an earlier step, so that what a run
+ * reads beside the rows that it wants is finite as a rule. */
+typedef enum ring_content {
+  RING_ANY,
+  RING_ZEROS,
+  RING_TO_CLEAR,
+  RING_OLD_ROWS
+} ring_content;
+
 /* The messages of a rank: rows of its own; and sums that its passes make, which
  * leave while later passes run. */
 typedef enum ring_lane { RING_ROWS, RING_SUMS, RING_LANES } ring_lane;
@@ -46,8 +56,9 @@ typedef struct ring_device_calls {
   int32_t (*states)(const ring_device *d); /* see cpu_kernel_states */
   dil_status (*start)(ring_device *d); /* a run begins */
   /* Memory in the order of requests, as of a stream-ordered allocator: earlier
-   * requests may still use memory that is given back. `zero` clears it. */
-  dil_status (*take)(ring_device *d, int64_t bytes, bool zero, void **memory);
+   * requests may still use memory that is given back. */
+  dil_status (*take)(ring_device *d, int64_t bytes, ring_content content,
+                     void **memory);
   void (*give)(ring_device *d, void *memory);
   /* pack gathers the rows of a route from `keys` into a message; spread
    * scatters a message into `keys`. `keys` is the sender's shard. */
@@ -61,6 +72,9 @@ typedef struct ring_device_calls {
    * when a message arrives. */
   dil_status (*reduce)(ring_device *d, route *r, const void *message,
                        const ring_keys *sums);
+  /* Clears the rows of a route among sums that begin as anything; it does nothing
+   * on the host, where they begin as zeros. */
+  dil_status (*clear)(ring_device *d, route *r, const ring_keys *sums);
   void (*forget)(ring_device *d, route *r); /* frees the route's device copy */
   /* See cpu_kernel_begin in cpu.h. */
   dil_status (*begin)(ring_device *d, const dil_call *call,

@@ -81,6 +81,29 @@ dil_status ring_list_routes(const dil_ring *ring, const ring_shape *shape,
   return status;
 }
 
+dil_status ring_list_returns(route_set *r) {
+  int32_t count = 2 * EXCHANGE_PHASES * r->shape.ranks;
+  dil_status status = DIL_OK;
+  if (r->back) return DIL_OK;
+  r->back = calloc((size_t)count, sizeof *r->back);
+  if (!r->back)
+    return dil_fail(DIL_MEMORY, "no memory for %d steps", r->shape.ranks);
+  for (int32_t i = 2 * EXCHANGE_PHASES; i < count && !status; i++)
+    status = route_reverse(&r->list[i], &r->back[i]);
+  if (!status) return DIL_OK;
+  for (int32_t i = 0; i < count; i++) route_free(&r->back[i]);
+  free(r->back);
+  r->back = NULL;
+  return status;
+}
+
+route *ring_return_route(const route_set *r, int32_t step,
+                         exchange_phase phase, bool in) {
+  const route *there = in ? ring_route_out(r, step, phase)
+                          : ring_route_in(r, step, phase);
+  return &r->back[there - r->list];
+}
+
 int64_t ring_key_bytes(const ring_work *w, const route *r) {
   return r->rows * route_row_bytes(w->ring->shape.table) * w->B;
 }
@@ -107,9 +130,9 @@ static dil_status size_messages(ring_work *w, ring_parcel *p, int32_t step,
         ring_query_bytes(w, ring_route_in(w->queries, step, phase));
   }
   dil_status status =
-      d->calls->take(d, p->outgoing_bytes, false, &p->outgoing);
+      d->calls->take(d, p->outgoing_bytes, RING_ANY, &p->outgoing);
   if (!status)
-    status = d->calls->take(d, p->incoming_bytes, false, &p->incoming);
+    status = d->calls->take(d, p->incoming_bytes, RING_ANY, &p->incoming);
   return status;
 }
 
@@ -231,9 +254,10 @@ dil_status ring_spread_step(ring_work *w, int32_t step, const positions *owned,
   ring_device *d = w->device;
   int64_t there = w->B * positions_count(owned) * t->kv_heads *
                   (int64_t)dil_dtype_size(t->dtype);
-  bool zero = d->calls->on_host || w->back;
-  dil_status status = d->calls->take(d, there * t->head_dim, zero, &e->k);
-  if (!status) status = d->calls->take(d, there * t->value_dim, zero, &e->v);
+  dil_status status =
+      d->calls->take(d, there * t->head_dim, RING_OLD_ROWS, &e->k);
+  if (!status)
+    status = d->calls->take(d, there * t->value_dim, RING_OLD_ROWS, &e->v);
   if (!status) ring_view_keys(w, e->k, e->v, t->dtype, owned, keys);
   for (int32_t i = 0; i < EXCHANGE_PHASES && !status; i++) {
     route *r = ring_route_in(w->keys, step, (exchange_phase)i);

@@ -100,7 +100,7 @@ dil_status ring_queries_begin(ring_work *w) {
   dil_ring *r = w->ring;
   positions owned = partition_queries(&r->shape, r->link->rank);
   dil_status status = w->device->calls->take(
-      w->device, number_bytes(w, rows_of(w, &owned)), false, &w->numbers);
+      w->device, number_bytes(w, rows_of(w, &owned)), RING_ANY, &w->numbers);
   if (status) return status;
   view_numbers(w, &owned, w->numbers, &w->own.numbers);
   for (int32_t i = 0; i < owned.count && !status; i++) {
@@ -148,15 +148,15 @@ static dil_status spread(ring_work *w, route *r, const char *message,
                                    &queries->numbers);
 }
 
-/* A row that did not travel is 0, so that it is finite. */
+/* A row that did not travel is finite. */
 static dil_status take_queries(ring_work *w, exchange *e,
                                const positions *owned, ring_queries *queries) {
   const dil_table *t = w->ring->shape.table;
   int64_t rows = rows_of(w, owned);
   int64_t bytes = rows * w->B * route_row_bytes(t);
   dil_status status =
-      w->device->calls->take(w->device, bytes + number_bytes(w, rows), true,
-                             &e->queries);
+      w->device->calls->take(w->device, bytes + number_bytes(w, rows),
+                             RING_OLD_ROWS, &e->queries);
   char *at = e->queries;
   if (status) return status;
   view_numbers(w, owned, at, &queries->numbers);
@@ -192,7 +192,7 @@ dil_status ring_take_dq(ring_work *w, int32_t owner, void **memory,
   const dil_table *t = w->ring->shape.table;
   positions owned = partition_queries(&w->ring->shape, owner);
   int64_t bytes = rows_of(w, &owned) * w->B * way_query_back(t);
-  dil_status status = w->device->calls->take(w->device, bytes, true, memory);
+  dil_status status = w->device->calls->take(w->device, bytes, RING_TO_CLEAR, memory);
   char *at = *memory;
   for (int32_t i = 0; i < owned.count && !status; i++) {
     sums->k[i] =

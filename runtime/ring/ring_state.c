@@ -18,7 +18,7 @@
 static dil_status take_floats(ring_device *d, int64_t count, float **floats) {
   void *memory = NULL;
   dil_status status =
-      d->calls->take(d, count * (int64_t)sizeof(float), false, &memory);
+      d->calls->take(d, count * (int64_t)sizeof(float), RING_ANY, &memory);
   *floats = memory;
   return status;
 }

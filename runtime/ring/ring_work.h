@@ -82,7 +82,8 @@ void ring_backward_end(ring_work *w, bool failed);
 
 /* Chooses the way of each branch for a run backward, unless the caller has. */
 dil_status ring_choose_ways(const ring_work *w);
-/* Makes this rank's own queries ready; w->state has the states of their rows,
+/* Makes this rank's own queries ready, whose numbers serve the rank itself, too,
+ * unless it is on the host; w->state has the states of their rows,
  * where the device asks for these. */
 dil_status ring_queries_begin(ring_work *w);
 void ring_queries_end(ring_work *w);
@@ -93,7 +94,8 @@ dil_status ring_pack_queries(const ring_work *w, route *r, char *message);
 /* Allocates the sender's shard of queries and spreads the received rows. */
 dil_status ring_spread_queries(ring_work *w, int32_t step,
                                ring_queries *queries);
-/* Cleared sums of dQ for the queries of another rank, in sums->k. */
+/* Sums of dQ for the queries of another rank, in sums->k, which are to be
+ * cleared. */
 dil_status ring_take_dq(ring_work *w, int32_t owner, void **memory,
                         ring_keys *sums);
 /* The dQ that comes back to the rank's own sums, as keys whose values are empty. */
@@ -112,6 +114,11 @@ bool ring_same_shape(const ring_shape *a, const ring_shape *b);
 /* In a step, a rank sends to rank + step and receives from rank - step. */
 route *ring_route_out(const route_set *r, int32_t step, exchange_phase phase);
 route *ring_route_in(const route_set *r, int32_t step, exchange_phase phase);
+/* Lists the routes back, unless the last run backward had the same shape. */
+dil_status ring_list_returns(route_set *set);
+/* Rows of a set that go back in a step, or (`in`) come back. */
+route *ring_return_route(const route_set *r, int32_t step,
+                         exchange_phase phase, bool in);
 /* Bytes of the keys of a route. */
 int64_t ring_key_bytes(const ring_work *w, const route *r);
 /* Posts the rows of branches that gather, for all steps. */
@@ -123,9 +130,8 @@ dil_status ring_post_rest(ring_work *w, int32_t step);
 dil_status ring_wait_step(ring_work *w, int32_t step);
 /* Waits for one message, if it was posted. */
 dil_status ring_wait_phase(ring_work *w, int32_t step, exchange_phase phase);
-/* Allocates the sender's shard and spreads the received rows into it. On the
- * host, and backward, the shard is cleared, so that rows that did not travel are
- * finite. */
+/* Allocates the sender's shard and spreads the received rows into it. Rows
+ * that did not travel are finite (RING_OLD_ROWS). */
 dil_status ring_spread_step(ring_work *w, int32_t step, const positions *owned,
                             ring_keys *keys);
 /* Views of rank keys in k and v, [B, rows of the shard, Hkv, D], one for each

@@ -5,7 +5,7 @@
 
 static dil_status work_take_memory(stream_work *w, int64_t bytes,
                                    void **memory) {
-  return w->device->calls->take(w->device, bytes, true, memory);
+  return w->device->calls->take(w->device, bytes, RING_ZEROS, memory);
 }
 
 static dil_status take_outputs(stream_work *w, int64_t asking) {
@@ -32,7 +32,7 @@ static dil_status take_inputs(stream_work *w) {
     int64_t bytes = dil_tensor_count(in) * (int64_t)dil_dtype_size(in->dtype);
     w->inputs[i] = dil_tensor_make(NULL, in->dtype, in->rank, in->shape);
     /* written at once: nothing may clear it later */
-    status = w->device->calls->take(w->device, bytes, false,
+    status = w->device->calls->take(w->device, bytes, RING_ANY,
                                     &w->inputs[i].data);
     if (!status)
       status = w->device->calls->write(w->device, w->inputs[i].data, in->data,

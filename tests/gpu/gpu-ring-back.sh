@@ -32,6 +32,10 @@ written biased 'dtype f32; causal; input t : f32[B, N] gradient;
   input e : f32[H, 64] gradient; branch { } mask (i * 7 + j) % 5 != 0;
   score s + t[b, j] + e[h, min(i - j, 63)];'
 written drops 'dtype f16; causal; dropout 0.2; branch { }'
+# Rows of 81 numbers: what follows them in a message is aligned to 4 bytes.
+printf 'pattern odd { heads 2 kv 1; head_dim 64 value 17; dtype f32; combine sum;\n%s\n%s }\n' \
+  'branch { segment 124; } branch { segment 44; dilation 7; }' 'branch { segment 96; }' \
+  >"$TMP/own_odd.dil"
 own() { # name, topology, options...
   example=$1 topology=$2
   shift 2
@@ -77,6 +81,7 @@ gradients() { # queries
   own apart 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2)) \
     --input z=random --input w=random
   own means 'devices 3; ring 3; layout zigzag;' --seq "$1" --input z=random
+  own odd 'devices 6; ring 3; heads 2; layout striped; exchange gather;' --seq $(($1 * 3))
   own means 'devices 3; ring 3;' --seq 30 --keys $(($1 * 2)) --input z=random
   own biased 'devices 4; heads 2; batch 2;' --seq "$1" --input t=random \
     --input e=random --batch 3 --dlse random

@@ -11,14 +11,14 @@ enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -5 };
 
 /* ---- memory -------------------------------------------------------------- */
 
-static dil_status ring_cuda_take(ring_device *d, int64_t bytes, bool zero,
-                                 void **memory) {
+static dil_status ring_cuda_take(ring_device *d, int64_t bytes,
+                                 ring_content content, void **memory) {
   ring_cuda *c = ring_cuda_of(d);
   *memory = NULL;
   if (!bytes) return DIL_OK;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = memory_take(&c->memory, bytes, zero, memory);
+  status = memory_take(&c->memory, bytes, content, memory);
   cuda_leave(c->gpu);
   return status;
 }
@@ -76,6 +76,12 @@ static dil_status ring_cuda_reduce(ring_device *d, route *r,
                                    const void *message, const ring_keys *sums) {
   return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->passes, r, sums,
                         (void *)(uintptr_t)message, DIL_ROWS_ADD);
+}
+
+static dil_status ring_cuda_clear(ring_device *d, route *r,
+                                  const ring_keys *sums) {
+  return ring_cuda_move(ring_cuda_of(d), ring_cuda_of(d)->passes, r, sums, NULL,
+                        DIL_ROWS_CLEAR);
 }
 
 static void ring_cuda_forget(ring_device *d, route *r) {
@@ -343,6 +349,7 @@ static const ring_device_calls calls = {.name = "cuda",
                                         .pack = ring_cuda_pack,
                                         .spread = spread,
                                         .reduce = ring_cuda_reduce,
+                                        .clear = ring_cuda_clear,
                                         .forget = ring_cuda_forget,
                                         .begin = ring_cuda_begin,
                                         .advance = ring_cuda_advance,

@@ -4,24 +4,26 @@
 #include "runtime/base/status.h"
 
 /* The smallest free block that fits and is at most about twice as large. */
-static ring_block *memory_find_block(ring_memory *m, int64_t bytes) {
+static ring_block *memory_find_block(ring_memory *m, int64_t bytes,
+                                     bool rows) {
   ring_block *best = NULL;
   for (int32_t i = 0; i < m->count; i++) {
     ring_block *b = &m->block[i];
-    bool fits = !b->used && b->bytes >= bytes && b->bytes / 2 <= bytes;
+    bool fits = !b->used && b->rows == rows && b->bytes >= bytes &&
+                b->bytes / 2 <= bytes;
     if (fits && (!best || b->bytes < best->bytes)) best = b;
   }
   return best;
 }
 
-static dil_status memory_new_block(ring_memory *m, int64_t bytes,
+static dil_status memory_new_block(ring_memory *m, int64_t bytes, bool rows,
                                    ring_block **made) {
   enum { UNTIMED = 2 };
   ring_block *b = &m->block[m->count];
   if (m->count == RING_BLOCKS)
     return dil_fail(DIL_MEMORY, "more than %d pieces of memory of a rank",
                     RING_BLOCKS);
-  *b = (ring_block){.bytes = bytes};
+  *b = (ring_block){.bytes = bytes, .rows = rows};
   cu_result result = m->driver->take(&b->memory, (size_t)bytes);
   if (result) return cuda_check(m->driver, result, "take memory of a rank");
   m->count++;
@@ -41,11 +43,13 @@ static dil_status memory_follow_block(const ring_memory *m,
   return cuda_check(m->driver, result, "have a stream wait");
 }
 
-dil_status memory_take(ring_memory *m, int64_t bytes, bool zero,
+dil_status memory_take(ring_memory *m, int64_t bytes, ring_content content,
                        void **memory) {
-  ring_block *b = memory_find_block(m, bytes);
+  bool rows = content == RING_OLD_ROWS;
+  ring_block *b = memory_find_block(m, bytes, rows);
+  bool zero = content == RING_ZEROS || (rows && !b);
   dil_status status =
-      b ? memory_follow_block(m, b) : memory_new_block(m, bytes, &b);
+      b ? memory_follow_block(m, b) : memory_new_block(m, bytes, rows, &b);
   if (!status && zero)
     status = cuda_check(
         m->driver,

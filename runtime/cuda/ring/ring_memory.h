@@ -5,13 +5,14 @@
 #define DIL_RUNTIME_CUDA_RING_RING_MEMORY_H
 
 #include "runtime/cuda/launch/nvidia.h"
+#include "runtime/ring/ring_device.h"
 
 enum { RING_BLOCKS = 128, RING_STREAMS = 3 };
 
 typedef struct ring_block {
   cu_pointer memory;
   int64_t bytes;
-  bool used;
+  bool used, rows;         /* rows: it had nothing but zeros and rows */
   cu_event at[RING_STREAMS]; /* recorded on each stream when it was given back */
 } ring_block;
 
@@ -25,7 +26,7 @@ typedef struct ring_memory {
 } ring_memory;
 
 /* bytes > 0. An allocation of a new block may synchronise with the device. */
-dil_status memory_take(ring_memory *m, int64_t bytes, bool zero,
+dil_status memory_take(ring_memory *m, int64_t bytes, ring_content content,
                        void **memory);
 void memory_give(ring_memory *m, void *memory);
 int64_t memory_bytes(const ring_memory *m);

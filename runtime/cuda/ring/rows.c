@@ -94,17 +94,20 @@ static void rows_fill_strides(const dil_tensor *t, long long out[3]) {
 }
 
 /* Bytes that all rows of a tensor are made of and begin at a multiple of. */
+static int64_t rows_unit_of(uint64_t all) {
+  return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
+}
 static int64_t rows_unit(const dil_tensor *t) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   uint64_t all = (uintptr_t)t->data | (uint64_t)(t->shape[3] * size);
   for (int32_t axis = 0; axis < 3; axis++)
     all |= (uint64_t)(t->stride[axis] * size);
-  return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
+  return rows_unit_of(all);
 }
 
 static void rows_fill_places(const route *r, const ring_keys *keys,
                              dil_rows *p) {
-  int64_t unit = 16;
+  int64_t unit = rows_unit_of((uintptr_t)p->message);
   for (int32_t i = 0; i < r->owned.count; i++) {
     const dil_tensor *k = &keys->k[i], *v = &keys->v[i];
     unit = minimum(unit, minimum(rows_unit(k), rows_unit(v)));

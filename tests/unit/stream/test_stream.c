@@ -268,10 +268,10 @@ typedef struct counting {
 } counting;
 static counting *counter; /* the calls below have no other way to it */
 
-static dil_status counted_take(ring_device *d, int64_t bytes, bool zero,
+static dil_status counted_take(ring_device *d, int64_t bytes, ring_content content,
                                void **memory) {
   counter->bytes += bytes;
-  return counter->real->calls->take(d, bytes, zero, memory);
+  return counter->real->calls->take(d, bytes, content, memory);
 }
 
 /* Buffers and states of a plan, as the device is asked for them. */
