@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rings of GPUs: LongNet beside PyTorch's all-gather version, weak scaling, a
-dense ring, and one long sequence. Ranks are threads whose GPUs copy from each
+dense ring, gradients, and one long sequence. Ranks are threads whose GPUs copy from each
 other, and with NCCL; times are medians of whole calls on the host's clock.
 
   gpu_ring.py [WORD...]   parts by the beginnings of their names; none: all
@@ -116,6 +116,24 @@ def dense(folder, counts):
                  f"{rate / one:.1%}")
 
 
+def backward(folder, counts):
+    print("gradients of LongNet, 1 Mi tokens a GPU, and dense, 128 Ki; 12 heads of 64")
+    line("pattern", "GPUs", "link", "ms", "of one GPU", "GiB a GPU")
+    for name, branches, rows, way in (("longnet", LONGNET, MI, "gather"),
+                                      ("dense", (), MI // 8, "ring")):
+        one = None
+        for ranks in counts:
+            for link in ("thread", "nccl") if ranks > 1 else ("thread",):
+                run = ours(folder, pattern(12, branches, way), ranks, ranks * rows,
+                           "--backward", link=link, rounds=3)
+                if not run:
+                    continue
+                rate = run["flops"] / run["seconds"] / ranks
+                one = one or rate
+                line(name, ranks, link, f"{run['seconds'] * 1e3:.2f}",
+                     f"{rate / one:.1%}", f"{run.get('rank_bytes', 0) / (1 << 30):.2f}")
+
+
 def long(folder, counts):
     ranks = counts[-1]
     seq = ranks * 128 * MI
@@ -133,7 +151,7 @@ def main():
     if not counts:
         sys.exit("bench-gpu-ring: skipped, no GPU here")
     with tempfile.TemporaryDirectory() as folder:
-        for part in (longnet, dense, long):
+        for part in (longnet, dense, backward, long):
             if len(sys.argv) < 2 or any(part.__name__.startswith(w)
                                         for w in sys.argv[1:]):
                 part(folder, counts)
