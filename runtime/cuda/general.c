@@ -100,6 +100,8 @@ static int32_t general_pack(const cuda_run *r, int32_t pass, int32_t tile_rows,
                             int64_t segment) {
   int32_t group = r->table->heads / r->table->kv_heads;
   bool few = general_class_rows(r, pass, segment) < tile_rows;
+  int32_t listed = cuda_listed(r->table);
+  if (listed >= 0 && r->table->inputs[listed].rank > 1) return 1; /* a head's own */
   return few && group <= tile_rows && general_heads_agree(r->table, pass)
              ? group
              : 1;

@@ -62,9 +62,9 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
                                p.q, p.q_stride);
 }
 
-#if PATCHES
-/* The rows of a visit by its table of columns: those of a patch follow each other at
- * several distances. */
+#if PATCHES || LISTED
+/* The rows of a visit by the positions of its columns: those of a patch, or of a list,
+ * follow each other at several distances. */
 template <int ROWS, int WIDTH, int PITCH>
 DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const element *from, int origin, long long stride,
@@ -121,7 +121,7 @@ DIL_INLINE void load_paged(const dil_params &p, const dil_tile &t,
   load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
     int n = v.n + row;
     if (n >= v.keys.end) return nullptr;
-    return page_row(p, from, t.b, v.keys.start + n * v.keys.step, stride);
+    return page_row(p, from, t.b, key_position(v.keys, n), stride);
   });
 }
 

@@ -8,6 +8,7 @@
 #ifndef DIL_TEMPLATES_SHARED_LISTS_H
 #define DIL_TEMPLATES_SHARED_LISTS_H
 #include "templates/shared/bounds.cuh"
+#include "templates/shared/key_list.cuh"
 
 /* Marks the entries, first, first + 1 .. end - 1, that are numbers below `count`.
  * One lane writes what several lanes read, since lists may say a thing twice. The
@@ -26,7 +27,7 @@ DIL_INLINE void mark_entries(unsigned char *to, const int *entry, long long stri
 }
 
 /* Row `row` of all rows of a table of keys. */
-DIL_INLINE void key_list_row(const dil_params &p, int made, long long row) {
+DIL_INLINE void key_table_row(const dil_params &p, int made, long long row) {
   const dil_device_input &table = p.input[made];
   const dil_device_input &list = p.input[dil_inputs[made].rows];
   int last = dil_inputs[made].rank - 1, lane = threadIdx.x & 31;
@@ -35,12 +36,15 @@ DIL_INLINE void key_list_row(const dil_params &p, int made, long long row) {
   for (long long k = lane; k < table.dim[last]; k += 32) to[k] = 0;
   __syncwarp();
   mark_entries(to, entry, list.stride[last], 0, list.dim[last], table.dim[last]);
+#if LISTED
+  if (made == LISTED_TABLE) sort_keys(p, to, table.dim[last], row);
+#endif
 }
 
 /* Row `row` of all rows of a table, a bit for each block of keys. */
 DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
   if (dil_inputs[made].keys) {
-    key_list_row(p, made, row);
+    key_table_row(p, made, row);
     return;
   }
   const dil_device_input &table = p.input[made];

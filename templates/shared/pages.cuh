@@ -38,7 +38,7 @@ DIL_INLINE void find_absent(const dil_params &p, const dil_tile &t,
   for (int half = 0; half < (TILE_KEYS + 31) / 32; half++) {
     int column = (threadIdx.x & 31) + 32 * half, n = v.n + column;
     bool there = column < TILE_KEYS && n < v.keys.end;
-    bool gone = there && page_of(p, t.b, v.keys.start + n * v.keys.step) < 0;
+    bool gone = there && page_of(p, t.b, key_position(v.keys, n)) < 0;
     v.absent[half] = __ballot_sync(0xffffffffu, gone);
   }
   ask_of_absent(v);

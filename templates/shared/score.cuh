@@ -54,7 +54,7 @@ DIL_INLINE int column_position(const dil_visit &v, int column) {
 #if PATCHES
   return PATCH_COLUMNS[v.slot * TILE_KEYS + column].position;
 #else
-  return v.keys.start + (v.n + column) * v.keys.step;
+  return key_position(v.keys, v.n + column);
 #endif
 }
 
@@ -164,8 +164,8 @@ DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
   if (box.n >= keys.end || box.t0 > box.t1) return DIL_EMPTY;
   if (is_patched(p)) return DIL_PARTIAL;
   bool whole = box.n + box.count <= keys.end;
-  int first = keys.start + box.n * keys.step;
-  int last = keys.start + (least(box.n + box.count, keys.end) - 1) * keys.step;
+  int first = key_position(keys, box.n);
+  int last = key_position(keys, least(box.n + box.count, keys.end) - 1);
   int cover = whole ? DIL_FULL : DIL_PARTIAL;
   int branch = keys.branch;
   bool mine = true;
@@ -200,6 +200,24 @@ DIL_INLINE unsigned columns_below(int end) {
   return (unsigned)below & 0x33333333u;
 }
 
+#if LISTED
+/* Bits of a tile that nothing but a window and the end of its keys cut. */
+DIL_INLINE unsigned window_bits(const dil_tile &, const dil_rows &rows,
+                                const dil_visit &v) {
+  int predicate = dil_branches[v.keys.branch].predicate;
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int e = 0; e < TILE_KEYS / 2; e++) {
+    bool second = e & 2;
+    int n = v.n + column_of(e), row = second ? rows.t[1] : rows.t[0];
+    bool there = n < v.keys.end && (second ? rows.valid[1] : rows.valid[0]);
+    bool kept = predicate < 0 ||
+                window_holds(predicate, row, key_position(v.keys, n));
+    bits |= (unsigned)(there && kept) << e;
+  }
+  return bits;
+}
+#else
 /* Bits of a tile that nothing but a window and the end of its keys cut, by
  * arithmetic. */
 DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
@@ -229,6 +247,7 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
   }
   return bits;
 }
+#endif
 
 /* Returns whether a branch keeps a pair of a row and a column. */
 DIL_INLINE bool pair_kept(const dil_params &p, const dil_tile &tile,

@@ -24,6 +24,7 @@
 #ifndef GRADIENT
 #define GRADIENT 0 /* 1: heads that no pass serves have tiles, too */
 #endif
+#include "templates/shared/key_list.cuh"
 #include "templates/shared/patch.cuh"
 #include "templates/shared/select.cuh"
 DIL_INLINE bool is_shard(const dil_params &p) {
@@ -398,7 +399,21 @@ struct dil_keys {
   int branch;
   int start, step;
   int first, end;
+#if LISTED
+  const int *list; /* in their place: key n stands at list[n] */
+#endif
 };
+
+/* The position of key n; of those behind the end, the last one's. */
+DIL_INLINE int key_position(const dil_keys &k, int n) {
+#if LISTED
+  return k.list[least(n, k.end - 1)];
+#else
+  return k.start + n * k.step;
+#endif
+}
+
+#include "templates/shared/listed_keys.cuh"
 
 #if PATCHES
 /* The same of a patch: the cells of its box, counted inside it. */
@@ -428,6 +443,9 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
                             int branch) {
 #if PATCHES
   if (is_patched(p)) return patch_keys(t, branch);
+#endif
+#if LISTED
+  return listed_keys(p, t, branch);
 #endif
   const dil_branch_row &row = dil_branches[branch];
   dil_keys k;

@@ -44,6 +44,18 @@ int64_t general_pitch(const dil_table *t, int64_t width) {
   return (width + depth - 1) / depth * depth * bytes + 16;
 }
 
+void general_put_tables(source_text *text, const plan *p) {
+  plan own = *p;
+  dil_branch only = p->table.branches[0];
+  int32_t listed = cuda_listed(&p->table);
+  if (listed >= 0) {
+    only.predicate = only.rest;
+    own.table.branches = &only;
+    put(text, "#define LISTED 1\n#define LISTED_TABLE %d\n", listed);
+  }
+  put_tables(text, &own);
+}
+
 static int64_t general_scratch(const dil_table *t, const general_tiles *tl) {
   return general_scratch_bytes(t) +
          general_patch_bytes(t, general_rows(tl), tl->keys);
@@ -219,7 +231,7 @@ static bool general_write(const gpu_request *r, int32_t variant,
     code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
   snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",
            dil_dtype_name(t->dtype), rows, tl.keys, t->head_dim);
-  put_tables(text, r->common.plan);
+  general_put_tables(text, r->common.plan);
   put_expressions(text, r->common.plan);
   put_cover(text, r->common.plan);
   put_choices(text, r->common.plan);

@@ -106,9 +106,10 @@ static bool gradient_write(const gpu_request *r, int32_t variant,
   snprintf(code->variant, sizeof code->variant, "gradient %s %s %dx%d d%d",
            m->name, dil_dtype_name(t->dtype), code->tile_rows, tl->columns,
            t->head_dim);
-  put(text, "#define TURNED_BITS %d\n",
-      (m->makes & (GRADIENT_K | GRADIENT_V)) != 0);
-  put_tables(text, r->common.plan);
+  bool holds_keys = m->makes & (GRADIENT_K | GRADIENT_V);
+  put(text, "#define TURNED_BITS %d\n", holds_keys);
+  if (holds_keys) put_tables(text, r->common.plan);
+  else general_put_tables(text, r->common.plan);
   put_expressions(text, r->common.plan);
   put_slopes(text, r->common.plan);
   put_reads(text, r->common.plan);

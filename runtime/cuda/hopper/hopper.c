@@ -231,6 +231,16 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   return status;
 }
 
+/* Whether a list has so few of all keys that it is faster to walk the list, as the
+ * general kernels do, than all keys by a mask. */
+static bool hopper_has_few_keys(const cuda_run *r) {
+  enum { SHARE = 4 };
+  int32_t listed = cuda_listed(r->table);
+  if (listed < 0 || !r->call->inputs) return false;
+  const dil_tensor *list = &r->call->inputs[r->table->inputs[listed].rows];
+  return list->rank > 0 && list->shape[list->rank - 1] * SHARE < r->M;
+}
+
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
  * few queries, kernels with split-K are faster. */
 static const char *hopper_refusal(const cuda_run *r, int32_t pass,
@@ -246,6 +256,7 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (t->sinks && r->shard && !finds_sinks) return "sinks of a shard";
   if (t->sinks && !finds_sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
+  if (hopper_has_few_keys(r)) return "a list of few keys";
   if (c->packed.queries) return "documents of a packed call";
   if (pages_given(c)) return "pages of a cache";
   if (r->shard && c->lengths) return "lengths of a shard";

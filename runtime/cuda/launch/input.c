@@ -52,11 +52,22 @@ static int64_t input_bounds_bytes(const cuda_run *r, int32_t index) {
   return round_up(bytes, 256);
 }
 
+/* Behind a table of keys: the sorted keys of each row, and how many
+ * (templates/shared/key_list.cuh). */
+static int64_t input_list_bytes(const cuda_run *r, int32_t index) {
+  if (index != cuda_listed(r->table)) return 0;
+  const dil_tensor list = input_tensor(r, r->table->inputs[index].rows);
+  int64_t most = list.shape[list.rank - 1] + 1;
+  for (int32_t axis = 0; axis + 1 < list.rank; axis++) most *= list.shape[axis];
+  return round_up(most * (int64_t)sizeof(int32_t), 256);
+}
+
 static int64_t input_table_bytes(const cuda_run *r, int32_t index) {
   dil_tensor t = input_tensor(r, index);
   const dil_input *in = &r->table->inputs[index];
   if (index < r->table->input_count || t.data) return 0;
-  if (dil_input_is_table(in)) return round_up(dil_lists_bytes(in, &t), 256);
+  if (dil_input_is_table(in))
+    return round_up(dil_lists_bytes(in, &t), 256) + input_list_bytes(r, index);
   return round_up(dil_tensor_count(&t) * (int64_t)dil_dtype_size(t.dtype), 256);
 }
 

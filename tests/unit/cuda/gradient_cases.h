@@ -149,6 +149,15 @@ static const struct {
      P(SMALL, "input cols : i32[B, H, *]; causal; branch { window 9, 0; } "
               "branch { keys cols; mask i - j > 9; }"),
      2, 50, 70},
+    {"keys of a list alone",
+     P("heads 4 kv 2; head_dim 16",
+       "input cols : i32[B, H, *]; causal; sink 0.2; "
+       "branch { keys cols; window 60, 0; mask (i + j) % 3 != 0; }"),
+     2, 90, 140},
+    {"keys of a list of all heads, in a window",
+     P("heads 4 kv 2; head_dim 16",
+       "input cols : i32[*]; branch { keys cols; window 30, 50; }"),
+     2, 10, 300},
     {"many lists of blocks",
      P("heads 4 kv 2; head_dim 16",
        "causal; block 4, 2; input rows : i32[H, nbq + 1]; "
