@@ -114,11 +114,12 @@ static gradient_shape gradient_shape_of(const spec *s, int32_t *lengths) {
 /* Laws hold of f32, and of numbers alone. */
 #define LAW_BOUND 1e-5
 
-/* Ranks that vary with the seed. */
+/* Ranks that vary with the seed; few on GPUs, which may be emulated. */
 static mesh mesh_of(const spec *s) {
   uint32_t bits = s->seed * 0x85EBCA77u;
   static const uint64_t some[] = {0, 1, 6, ~(uint64_t)0};
-  return (mesh){.ring = 1 + (int32_t)(bits >> 8 & 7),
+  int32_t most = gpu_wanted() ? 3 : 8;
+  return (mesh){.ring = 1 + (int32_t)(bits >> 8 & 7) % most,
                 .heads = bits >> 11 & 1 && s->heads > 1 ? 2 : 1,
                 .batch = 1 + (int32_t)(bits >> 12 & 1),
                 .layout = (dil_layout)((bits >> 13 & 255) % DIL_LAYOUT_COUNT),
@@ -314,6 +315,10 @@ int main(int argc, char **argv) {
              : gridded  ? spec_grids(first + i)
                         : spec_random(first + i);
     if (on_ring) s.lengths = 0;
+    if (on_ring && gpu_wanted()) {
+      s.queries = s.queries < 90 ? s.queries : 90;
+      s.keys = s.keys < 110 ? s.keys : 110;
+    }
     if (on_ring && s.grid[2]) { /* shards have neither grids nor lengths */
       first++;
       i--;
