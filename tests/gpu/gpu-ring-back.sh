@@ -81,6 +81,7 @@ gradients() { # queries
   own apart 'devices 3; ring 3; layout striped;' --seq 30 --keys $(($1 * 2)) \
     --input z=random --input w=random
   own means 'devices 3; ring 3; layout zigzag;' --seq "$1" --input z=random
+  own means 'devices 4; ring 2; batch 2;' --seq "$1" --input z=random # no rows
   own odd 'devices 6; ring 3; heads 2; layout striped; exchange gather;' --seq $(($1 * 3))
   own means 'devices 3; ring 3;' --seq 30 --keys $(($1 * 2)) --input z=random
   own biased 'devices 4; heads 2; batch 2;' --seq "$1" --input t=random \
