@@ -346,8 +346,8 @@ DEVICE void consume(const consumer &c) {
       named_barrier_sync(8 + c.group, 128); // all warps have the message
       release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
     }
-    finish_tile(c, t, map, place, f);
     pass_boxes(c, t.all - max(t.to, t.from), block);
+    finish_tile(c, t, map, place, f);
   }
   store_wait();
 }

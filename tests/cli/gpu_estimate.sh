@@ -161,7 +161,7 @@ is "patches of the general kernel" \
 is "the keys that they visit" explained 'keys: 26688 visited' -k plain --force general
 is "what stays with it" explained 'Hopper kernel: masks or scores over a grid' -k masked
 is "a schedule may ask for Hopper" explained 'by hopper pairs' -k quick
-is "wide neighbourhoods, too" explained 'by hopper grid bf16 192x128' -k plain -D w=101
+is "wide neighbourhoods, too" explained 'by hopper grid bf16 192x80' -k plain -D w=101
 is "gradients over a grid" \
   explained 'by gradient dkv bf16 64x64' -k plain --backward
 is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5

@@ -49,8 +49,8 @@ static const gpu_case cases[] = {
      SHAPE(1, 720, 720, 1)},
     {P(F16(64), BRANCH("grid any x 9 x 33; window 1 x (2, 0) x 3;")), 0,
      SHAPE(3, 1188, 1188, 0)},
-    {P(BF16(32), BRANCH("grid 24 x 1 x 32; neighborhood 5 x 1 x 13;")), 0,
-     SHAPE(1, 768, 768, 0)},
+    {P(BF16(32), BRANCH("grid 32 x 3 x 48; neighborhood 5 x 3 x 13;")), 0,
+     SHAPE(1, 4608, 4608, 0)},
     /* residues */
     {P(BF16(64), BRANCH("grid 25 x 96; dilation 2 x 3; neighborhood 5 x 5;")), 0,
      SHAPE(2, 2400, 2400, 0)},
@@ -61,7 +61,7 @@ static const gpu_case cases[] = {
     /* values that are not finite; a scale of the call */
     {P(BF16(64), BRANCH("grid 24 x 32; neighborhood 13 x 13;")), 0,
      BAD(1, 768, 768, 0)},
-    {P(F16(128), BRANCH("grid 24 x 31; neighborhood 7 x 5;")), 0, BAD(2, 744, 744, 1)},
+    {P(F16(128), BRANCH("grid 24 x 31; neighborhood 5 x 7;")), 0, BAD(2, 744, 744, 1)},
     {P(BF16(64), BRANCH("scale runtime; grid 24 x 32; neighborhood 5 x 5;")), 0,
      {.batch = 1, .queries = 768, .keys = 768, .seed = 7, .scale = 0.4}},
 };

@@ -33,6 +33,11 @@ typedef struct grid_shape {
  * of its rows does. */
 enum { VISIT_COST = 24, ROW_COST = 6, TILE_COST = 96, KEYS_LEAST = 64, KEYS_MOST = 128 };
 
+/* Three consumer warpgroups lack registers for more keys. */
+static int32_t grid_keys_most(int32_t warpgroups) {
+  return warpgroups == 3 ? 112 : KEYS_MOST;
+}
+
 static int32_t grid_round_up(int64_t n, int32_t to) {
   return (int32_t)((n + to - 1) / to * to);
 }
@@ -88,7 +93,7 @@ static double grid_taken(const patch_axis *a, int64_t rows, int64_t depth) {
 static bool grid_rate(const patch_plan *p, int32_t warpgroups, grid_shape *s) {
   const patch_axis *x = &p->axis[p->axes - 1], *y = x - 1;
   s->keys = grid_round_up(maximum(s->box_x * s->box_y, KEYS_LEAST), 16);
-  if (s->keys > KEYS_MOST) return false;
+  if (s->keys > grid_keys_most(warpgroups)) return false;
   double boxes = s->boxes_x;
   bool solid = p->axes == 3;
   boxes *= grid_taken(&p->axis[0], solid ? s->z : s->y, solid ? 1 : s->box_y);
