@@ -70,7 +70,7 @@ END
 checked() {
   for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy" \
              'many --seq 700 --input rows=random --input cols=random' \
-             'uneven --seq 700'; do
+             'uneven --seq 700' 'uneven --seq 200 --backward'; do
     # shellcheck disable=SC2086 # words
     EMULATED_CHECK=1 "$BUILD/dil" run "$TMP/"${run%% *}.dil ${run#* } --random 1 \
       --device cuda --check || echo "not ok $run"
@@ -105,6 +105,15 @@ END
 cat >"$TMP/strided.dil" <<'END'
 pattern p { heads 2; head_dim 64; dtype bf16; causal;
             mask i - j < 20 || (i - j) % 32 == 0; branch { } }
+END
+# Passes with facts of their own: by their softmax, and by their own o.
+cat >"$TMP/mean.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; phase kv; combine mean;
+            branch { segment 64; } branch { dilation 2; heads 0..1; } }
+END
+cat >"$TMP/detached.dil" <<'END'
+pattern p { heads 2; head_dim 48; dtype f16; gradient detached; phase block;
+            branch { segment 64; sink 0.5; } branch { segment 128; dilation 2; } }
 END
 # One kernel makes all gradients where their order is free.
 for name in d64 dropout d192 each; do
@@ -163,6 +172,8 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     made_by_hopper each --seq 201 --keys 277
     made_by_hopper each --seq 250 --keys 210 --batch 2 --lengths "$TMP/lengths.npy"
     made_by_hopper strided --seq 333
+    made_by_hopper mean --seq 170 --keys 230
+    made_by_hopper detached --seq 200
   } >"$TMP/gradients on sm_90" 2>&1
 } &
 wait
