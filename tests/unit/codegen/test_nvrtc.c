@@ -162,7 +162,32 @@ START_TEST(hopper_size) {
 }
 END_TEST
 
-/* A kernel that spills is refused by its name and bytes. */
+/* Neighbourhoods of grids: the widest tiles leave room for their registers. */
+static const struct {
+  int32_t head_dim;
+  const char *variant;
+} grid_sizes[] = {{64, "hopper grid bf16 192x112 d64"},
+                  {128, "hopper grid bf16 128x112 d128"}};
+enum { GRID_SIZES = sizeof grid_sizes / sizeof *grid_sizes };
+
+START_TEST(grid_size) {
+  if (!has_compiler()) return;
+  char text[200];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim %d; dtype bf16; grid 128 x 128; "
+           "neighborhood 13 x 13; branch { } }",
+           grid_sizes[_i].head_dim);
+  tested_pattern *s = tested_pattern_new("grid", text, NULL, 0);
+  gpu_codes codes = {0};
+  gpu_request request = {.common = {plan_of(s, 0)}, .arch = 90};
+  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
+  ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
+  ck_assert_str_eq(codes.code[0].variant, grid_sizes[_i].variant);
+  while (codes.count > 0) free(codes.code[--codes.count].cubin);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* Scores that may be -inf have their pairs' values asked for in every block. */
 static const struct { const char *score; bool hides; } scores[] = {
     {"s - 0.5 * abs(i - j)", false}, {"s - slope[h] * (i - j)", false},
@@ -371,6 +396,7 @@ static Suite *make_suite(void) {
   TCase *hopper = tcase_create("hopper");
   tcase_set_timeout(hopper, 240);
   tcase_add_loop_test(hopper, hopper_size, 0, HOPPER_SIZES);
+  tcase_add_loop_test(hopper, grid_size, 0, GRID_SIZES);
   suite_add_tcase(suite, hopper);
   TCase *fused = tcase_create("fused gradients");
   tcase_set_timeout(fused, 240);
