@@ -32,6 +32,7 @@ void backward_see_calls(backward_run *b) {
   b->seen.o = b->call->output;
   if (!b->again.o.data) b->again.o = b->call->output;
   b->run.call = &b->seen;
+  b->run.turns = b->call->dk.data || b->call->dv.data;
 }
 
 dil_status backward_refuse(const dil_cuda_kernel *kernel) {
@@ -52,7 +53,6 @@ dil_status backward_check(dil_cuda_kernel *kernel,
   dil_status status = kernel_check_call(kernel, &call->forward, NULL, &b->run);
   if (!status) status = backward_refuse(kernel);
   backward_see_calls(b);
-  b->run.turns = call->dk.data || call->dv.data;
   return status;
 }
 

@@ -1,6 +1,6 @@
-/* backward_apart.c - gradients where each pass has facts of its own: `mean` and
- * `sum`, where it has a softmax of its own, and `gradient detached`, where it has
- * its own o beside the joint lse; what the pattern's sinks move is that lse alone.
+/* backward_apart.c - gradients where each pass has facts of its own: with `mean`
+ * and `sum` it has a softmax of its own, with `gradient detached` an o of its own
+ * beside the joint lse. In `detached` the pattern's sinks move that lse alone.
  *
  * In: a prepared call. Out: launches. Each pass runs forward once more, which
  * leaves its lse and o in a state; facts follow from these, and gradients from
@@ -74,12 +74,11 @@ static dil_status backward_run_alone(backward_run *b, backward_alone *w,
                                      int32_t p) {
   const cuda_run *r = &w->forward;
   dil_status status = backward_make_state(b, w, p);
-  const float *seen = w->opens ? r->state_lse : NULL;
   if (status) return status;
   if (w->additive) backward_take_lse(b, r->state_lse);
   backward_take_o(b, r->state_o);
   backward_choose_facts(b, w, p);
-  status = w->fast ? backward_run_fast_alone(b, p, seen, &w->space)
+  status = w->fast ? backward_run_fast_alone(b, p, r->state_lse, &w->space)
                    : backward_make_facts(b);
   if (!status && !w->fast) status = backward_run_pass(b, p, p == 0);
   if (status) return status;

@@ -11,7 +11,9 @@
 
 #include "templates/hopper/hopper_launch.h"
 
-enum { HOPPER_UNSEEN = -1 }; /* all bits of an lse that no tile has written */
+/* All bits of an lse that no tile has written. An lse that is computed has not
+ * all bits set: the chip's NaN is 0x7fffffff. */
+enum { HOPPER_UNSEEN = -1 };
 enum { HOPPER_BACKWARD_BYTES = 31360 }; /* of hopper_backward_launch */
 
 /* A gradient of 16-bit elements; where the plan has several passes, or the call is
@@ -46,11 +48,12 @@ typedef struct hopper_backward_launch {
 /* The parameter of the kernel that makes the facts. Strides count elements, in
  * the order batch row, row, head. */
 typedef struct hopper_facts_launch {
-  const void *o, *do_;         /* both [B, N, H, Dv], of 16-bit elements */
-  int o_wide;                  /* o is the state of one pass, in f32 */
+  const void *o, *do_;         /* [B, N, H, Dv], of 16-bit elements */
+  int o_wide;                  /* but o is of f32: the state of one pass */
   const float *lse, *dlse;     /* dlse NULL: 0 */
-  /* The lse of that state, [B, N, H], HOPPER_UNSEEN where no tile of the pass
-   * has the row; NULL: each row has a state. */
+  /* The lse of that state, [B, N, H]: -inf where the row sees no key in the pass,
+   * HOPPER_UNSEEN where no tile of the pass has the row. NULL: all passes have
+   * the same facts. */
   const float *state_lse;
   long long o_stride[3], do_stride[3], lse_stride[3], dlse_stride[3];
   float *facts;                /* as above */
@@ -69,7 +72,8 @@ typedef struct hopper_facts_launch {
   int keys, key_heads;
   /* f16: what the gradients of scores follow from, 0 before the launch: the
    * greatest squares of the norms of a row of dO and of a row of V, and the
-   * greatest delta. */
+   * greatest delta. With state_lse: four times the first, and the greatest dlse
+   * in place of a delta. */
   float *tops;
   unsigned *row_words, *key_words;
   const unsigned *seed_at;     /* in place of seed_low and seed_high, or NULL */

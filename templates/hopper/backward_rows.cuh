@@ -96,12 +96,14 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
   head_row r = row_of(run, blockIdx.x, run.rows, run.heads);
   long long at = offset_of(run.do_stride, r.b, r.n, r.h);
   long long row = ((long long)r.b * run.rows + r.n) * run.heads + r.h;
+  bool apart = run.state_lse != 0;
   float2 facts;
   if (run.numbers) {
     facts = ((const float2 *)run.numbers)[row];
   } else {
-    bool seen = !run.state_lse ||
-                __float_as_int(run.state_lse[row]) != HOPPER_UNSEEN;
+    float state = apart ? run.state_lse[row] : 0;
+    bool seen = __float_as_int(state) != HOPPER_UNSEEN &&
+                state != MINUS_INFINITY; // else nobody has written its o
     float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
     facts.x =
         lse == MINUS_INFINITY || !seen ? INFINITE_LSE : lse * log2_e;
@@ -113,8 +115,15 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
   float plain = facts.y;
   facts.y *= run.kept;
 #if ELEMENT == 2
-  raise_top(run.tops, dot_rows(run.do_, run.do_, at, at, r.there), r.there);
-  raise_top(run.tops + 2, fabsf(facts.y), r.there);
+  // The fused form adds all passes in one unit. Where each has its own delta, the
+  // unit follows from what no delta exceeds: |dO| |V| + |dlse|.
+  float square = dot_rows(run.do_, run.do_, at, at, r.there), most = facts.y;
+  if (apart && run.dlse)
+    most = run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight *
+           run.kept;
+  if (apart && !run.dlse) most = 0;
+  raise_top(run.tops, apart ? 4 * square : square, r.there);
+  raise_top(run.tops + 2, fabsf(most), r.there);
 #endif
   if (!r.there || thread_index() % ROW_LANES) return;
   ((float2 *)run.facts)[((long long)r.b * run.heads + r.h) * run.rows + r.n] =

@@ -123,6 +123,19 @@ for name in d64 dropout d192 each; do
 done
 sed 's/head_dim 64/head_dim 128/' "$TMP/any-d64.dil" >"$TMP/any-d128.dil"
 sed 's/f16/bf16/' "$TMP/any-dropout.dil" >"$TMP/any-bf16.dil"
+# A gradient of lse that makes the delta of one row of one pass large.
+cat >"$TMP/any-detached.dil" <<'END'
+pattern p { heads 1; head_dim 64; dtype f16; gradient detached;
+            branch { } branch { window 3, 0; } }
+schedule free { gradient_order any; } kernel k = p with free;
+END
+{
+  printf '\223NUMPY\1\0\166\0%-117s\n' \
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 128), }"
+  head -c 480 /dev/zero
+  printf '\0\0\200\103' # 256
+  head -c 28 /dev/zero
+} >"$TMP/dlse.npy"
 hopper_gradients() { # file, kernels, options
   file=$1 kernels=$2
   shift 2
@@ -174,6 +187,8 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     made_by_hopper strided --seq 333
     made_by_hopper mean --seq 170 --keys 230
     made_by_hopper detached --seq 200
+    "$BUILD/dil" run "$TMP/any-detached.dil" -k k --seq 128 --random 1 \
+      --device cuda --backward --check --dlse "$TMP/dlse.npy"
   } >"$TMP/gradients on sm_90" 2>&1
 } &
 wait

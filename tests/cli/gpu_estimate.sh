@@ -127,6 +127,13 @@ is "several softmaxes" says "hopper gradient dkv .*hopper gradient dq" 90 \
   "$TMP/sums.dil" --seq 130
 is "the gradient of an input" says "inputs bf16" 90 "$TMP/slope.dil" --seq 130 \
   --input slope=random
+cat >"$TMP/lists.dil" <<'END'
+pattern p { heads 2; head_dim 32; dtype bf16; block 16;
+  input rows : i32[2, nb + 1]; input cols : i32[2, *];
+  keep from rows, cols; branch { } }
+END
+is "gradients of lists" says "gradient dkv" 90 "$TMP/lists.dil" --seq 304 \
+  --input rows=random --input cols=random
 is "gradients without Hopper" says "kernels: wgmma needs sm_90a" 80 \
   examples/longnet.dil -D w=64 --seq 300
 is "gradients by the general kernels" says "kernels: --force general" 90 \

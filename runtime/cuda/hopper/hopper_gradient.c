@@ -27,8 +27,7 @@ typedef struct gradient_memory {
   pthread_mutex_t lock;
   hopper_table *table; /* by pass */
   bool nested;         /* the segments of every pass are nested */
-  bool
-      clears; /* some rows are in no tile, or passes add: they become 0 first */
+  bool clears; /* some rows are in no tile, or passes add: they become 0 first */
   map_cache maps;
   hopper_sizes sizes;
 } gradient_memory;
@@ -236,7 +235,7 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);
-  if (g->of->shard && !l.of.tiles) return status; /* no row sees another */
+  if (!l.of.tiles) return status; /* no row sees another */
   return status ? status : gradient_launch(g, code, &l);
 }
 
