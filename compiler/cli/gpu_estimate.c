@@ -115,7 +115,9 @@ static void estimate_predict(const call_setup *b, const compilation *c,
   call_setup alone = *b;
   alone.pattern = estimate_pattern(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
-  if (run->patch[0]) { /* patches are no tiles of neighbouring positions */
+  /* Patches and blocks of listed keys are no tiles of neighbouring positions. */
+  bool counted = run->visited >= 0 && !cuda_is_fast(code->family);
+  if (run->patch[0] || counted) {
     own->count.full = run->visited - run->masked;
     own->count.partial = run->masked;
     own->count.empty = run->skipped;

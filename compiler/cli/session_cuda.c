@@ -49,7 +49,7 @@ dil_status session_cuda_copy(session_cuda *t, dil_tensor *tensor) {
 
 dil_status session_cuda_copy_back(session_cuda *t, const dil_tensor *from,
                                   const dil_tensor *to) {
-  if (!to->data) return DIL_OK;
+  if (!to->data || !from->data) return DIL_OK;
   return dil_memory_read(t->context, to->data, from->data, copy_bytes(to));
 }
 
@@ -65,7 +65,8 @@ static dil_status copy_offsets(session_cuda *t, dil_packed *p) {
   return status;
 }
 
-/* Inputs, and behind them the lists that choices make. */
+/* Inputs, and behind them the lists that choices make. Tables that lists stand
+ * for stand among these as bits: a device makes its own. */
 static dil_status copy_inputs(session_cuda *t, const pattern *p,
                               const dil_call *call) {
   int32_t own = call->input_count;
@@ -75,6 +76,7 @@ static dil_status copy_inputs(session_cuda *t, const pattern *p,
   t->call.made = call->made ? t->inputs + own : NULL;
   for (int32_t i = 0; i < own + t->made_count && !status; i++) {
     t->inputs[i] = i < own ? call->inputs[i] : call->made[i - own];
+    if (i >= own && dil_input_is_bits(&p->input[i])) t->inputs[i].data = NULL;
     status = session_cuda_copy(t, &t->inputs[i]);
   }
   return status;

@@ -350,6 +350,20 @@ static const char *general_refusal(const cuda_run *r, int32_t pass,
   return NULL;
 }
 
+/* Blocks of listed keys. The mask is asked for each pair. */
+static void general_estimate_list(const cuda_run *r, const cuda_code *code,
+                                  dil_cuda_pass *out) {
+  int32_t listed = cuda_listed(r->table), keys = code->about.tile_keys;
+  if (listed < 0) return;
+  const dil_tensor *list = &r->call->inputs[r->table->inputs[listed].rows];
+  double blocks = (double)((list->shape[list->rank - 1] + keys - 1) / keys);
+  double all = (double)((r->M + keys - 1) / keys);
+  double tiles = (double)out->tiles;
+  out->visited = out->masked = tiles * blocks;
+  out->skipped = all > blocks ? tiles * (all - blocks) : 0;
+  out->saved = 0;
+}
+
 static void general_estimate(const cuda_run *r, int32_t pass,
                              const cuda_code *code, dil_cuda_pass *out) {
   dil_params p = {0};
@@ -362,6 +376,7 @@ static void general_estimate(const cuda_run *r, int32_t pass,
   out->visited = out->masked = out->skipped = out->saved = -1;
   if (cuda_patches_plan(r, pass, code, &patches))
     cuda_patches_estimate(r, pass, code, &patches, out);
+  general_estimate_list(r, code, out);
 }
 
 static int64_t general_workspace(const cuda_run *r, int32_t pass,

@@ -67,9 +67,16 @@ cat >"$TMP/uneven.dil" <<'END'
 pattern p { heads 4; head_dim 64; dtype f16; block 32;
             keep mass 0.6, 9 by mean; branch { } }
 END
+# A choice beside a list: what the one makes comes back, the other's table does not.
+cat >"$TMP/both.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 64; dtype bf16; block 8, 4;
+            input rows : i32[H, nbq + 1]; input cols : i32[H, *];
+            branch { keep top 5 by mean; } branch { keep from rows, cols; } }
+END
 checked() {
   for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy" \
              'many --seq 700 --input rows=random --input cols=random' \
+             'both --seq 300 --input rows=random --input cols=random' \
              'uneven --seq 700' 'uneven --seq 200 --backward'; do
     # shellcheck disable=SC2086 # words
     EMULATED_CHECK=1 "$BUILD/dil" run "$TMP/"${run%% *}.dil ${run#* } --random 1 \

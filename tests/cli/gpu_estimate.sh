@@ -187,6 +187,24 @@ is "blocks that a hash keeps" hashed
 is "and the run takes them" foretold 90 tests/bench/patterns.dil -k blocks64 \
   -D n=2 -D d=64 --seq 300
 
+# The general kernel visits the keys of a list, and no others.
+cat >"$TMP/keys.dil" <<'END'
+pattern k { heads 4 kv 2; head_dim 32; dtype bf16; causal; input v : i32[H, *];
+            branch { keys v; } }
+END
+{
+  printf '\223NUMPY\1\0\166\0%-117s\n' \
+    "{'descr': '<i4', 'fortran_order': False, 'shape': (4, 40), }"
+  head -c 640 /dev/zero
+} >"$TMP/keys.npy"
+listed() {
+  "$DIL" explain "$TMP/keys.dil" --cuda sm_90a --seq 4096 \
+    --input v="$TMP/keys.npy" >"$TMP/listed" || return 1
+  cat "$TMP/listed"
+  grep -q "blocks of 64 keys: 256 visited, 256 of them masked" "$TMP/listed"
+}
+is "keys of a list" listed
+
 # Milliseconds on an H200 (bench/NOTES.md), foretold within 1.25 times.
 near() { # measured, statements, options...
   measured=$1
