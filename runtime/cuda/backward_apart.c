@@ -10,7 +10,7 @@
 #include "general.h"
 #include "runtime/rowset/walk.h"
 
-/* What takes part in the passes of a call. */
+/* The passes of a call: their state, their facts, and the kernels. */
 typedef struct backward_alone {
   cuda_run forward; /* at the state of the pass */
   bool additive;    /* the state's lse is that of the pass's softmax */

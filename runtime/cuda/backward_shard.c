@@ -151,7 +151,7 @@ static dil_status shard_run_sinks(backward_run *b, int32_t p) {
   return p ? DIL_OK : backward_run_sinks(b, true, UINT64_MAX);
 }
 
-/* What the pattern's own sinks move in `detached` is the joint lse alone. */
+/* In `detached` the pattern's own sinks move the joint lse alone. */
 static dil_status shard_end_sinks(backward_run *b) {
   const dil_table *t = b->run.table;
   if (!b->run.shard->sinks || !t->sinks || !t->detached) return DIL_OK;

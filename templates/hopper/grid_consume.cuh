@@ -16,7 +16,7 @@ DEVICE void release(const consumer &c, u32 barrier) {
 #include "templates/hopper/hopper_operands.cuh"
 #include "templates/hopper/hopper_stage.cuh"
 
-// What a warpgroup knows of a tile.
+// A warpgroup's part of a tile.
 struct tile_view {
   int x, y, z;       // the cell of the first row of this thread's warp
   int boxes_x, inner; // boxes along x, and of one cell or row of the first axis

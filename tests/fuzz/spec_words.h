@@ -72,7 +72,7 @@ static const char *const choices[] = {
     "", "top 1 by mean", "top 3 by mean", "top 99 by mean", "top 2 by mean each",
     "top 4 by gate", "top 5 by mean each", "mass 0.6, 4 by mean",
     "mass 0.9, 9 by gate", "mass 0.3, 2 by mean each", "mass 1, 7 by mean"};
-/* What a branch says of two axes, or of three. */
+/* The words of a branch over two axes, or over three. */
 static const char *const reaches[][10] = {
     {"", "neighborhood 3 x 5;", "window 2 x (1, 0);",
      "neighborhood 4 x 3; dilation 2 x 1;", "causal y; window 3 x 3;",

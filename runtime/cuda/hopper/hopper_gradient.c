@@ -417,7 +417,7 @@ static bool gradient_leaves_some(const cuda_run *r) {
   return some;
 }
 
-/* What a shard adds to is f32, in pairs of elements. */
+/* A shard adds to f32, in pairs of elements. */
 static bool gradient_has_pairs(const dil_tensor *t) {
   bool pairs = (uintptr_t)t->data % (2 * sizeof(float)) == 0;
   for (int axis = 0; axis < 3; axis++) pairs &= t->stride[axis] % 2 == 0;

@@ -2,9 +2,10 @@
  *
  * In: a plan whose masks read inputs by block numbers, as `keep from` does, or
  * mix these numbers, as `keep hash(bi, bj) ...` does. Out: the same plan without
- * these conditions, and each of them as a function of CUDA C. A kernel evaluates it once for each pair of blocks and leaves a bit
- * for each (templates/hopper/hopper_lists.cuh). The planner then knows the kept
- * blocks of a tile without asking the mask. */
+ * these conditions, and each of them as a function of CUDA C. A kernel evaluates
+ * it once for each pair of blocks and leaves a bit for each
+ * (templates/hopper/hopper_lists.cuh). The planner then knows the kept blocks of a
+ * tile without asking the mask. */
 #include "emit.h"
 #include <string.h>
 
