@@ -1,6 +1,7 @@
 // rows.cu - the kernels of a ring's rank besides attention. They pack rows into
 // a message, spread a message over the places of its rows or add it to them, clear
-// these places, and make random rows by their numbers. Any rank can therefore make any random row again.
+// these places, and make random rows by their numbers. Any rank can therefore make
+// any random row again.
 
 #include "templates/shared/ptx.cuh"
 #include "templates/rows.h"

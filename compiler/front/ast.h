@@ -110,8 +110,8 @@ term_list term_list_add(term_list list, term *t);
 statement *statement_new(ast_reader *r, word w, span at);
 statement_list statement_list_add(statement_list list, statement *s);
 
-/* What productions of dil.y make. A statement with up to two arguments, or with a
- * list of them. */
+/* The productions of dil.y make these: a statement with up to two arguments, or
+ * with a list of them. */
 statement *ast_plain(ast_reader *r, word w, span at, term *a, term *b);
 statement *ast_listed(ast_reader *r, word w, span at, term_list args);
 statement *ast_chosen(ast_reader *r, word w, span at, word choice,

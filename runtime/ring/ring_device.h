@@ -35,9 +35,9 @@ typedef struct dil_normal_place {
   int32_t batch, head, whole_heads; /* batch, head: the first ones held */
 } dil_normal_place;
 
-/* What is in memory that a run takes: anything; zeros; sums, of which `clear` will
- * clear the rows that count; zeros, or rows of an earlier step, so that what a run
- * reads beside the rows that it wants is finite as a rule. */
+/* The content of memory that a run takes: anything; zeros; sums, of which `clear`
+ * will clear the rows that count; zeros or rows of an earlier step. With the last,
+ * rows that a run reads beside those that it wants are finite as a rule. */
 typedef enum ring_content {
   RING_ANY,
   RING_ZEROS,

@@ -28,7 +28,7 @@ typedef struct gpu_case {
    .element = bad_values}
 
 extern const int32_t ragged_lengths[4];
-/* What a call may say in place of 300, 299, 0 keys: 300 there are. */
+/* Lengths that stand for 300, 299 and 0 keys in a call with 300 keys. */
 extern const int32_t outside_lengths[3], nearest_lengths[3];
 /* An element of a tensor; pairs that do not count must not read the bad ones. */
 double bad_values(int32_t tensor, const int64_t *at, double number);

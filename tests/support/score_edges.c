@@ -34,7 +34,7 @@ static double huge_key(int32_t tensor, const int64_t *at, double number) {
 static double nan_thirds(int32_t tensor, const int64_t *at, double number) {
   return tensor > 0 && at[1] % 3 == 0 && at[3] < 2 ? NAN : number;
 }
-/* What NaN plus a bias is stays NaN, so only the values are. */
+/* A score of NaN stays NaN with a bias, so only the values are NaN. */
 static double nan_values(int32_t tensor, const int64_t *at, double number) {
   return tensor == 2 ? nan_thirds(tensor, at, number) : number;
 }
@@ -62,7 +62,7 @@ static double below_zero(int32_t tensor, const int64_t *at, double number) {
   (void)at;
   return tensor == 0 ? fabs(number) : tensor == 1 ? -fabs(number) : number;
 }
-/* What scores -inf with it does not read its value. Kernels of 16 bits on GPUs
+/* A query whose score with this key is -inf does not read its value. Kernels of 16 bits on GPUs
  * do not ask for that in blocks that every row sees. */
 double huge_key_nan_value(int32_t tensor, const int64_t *at, double number) {
   bool here = tensor == 2 && at[1] == 9 && at[2] == 1;

@@ -20,7 +20,7 @@ typedef struct map_view {
   int32_t half;            /* f16, not bf16 */
 } map_view;
 
-/* What a map says, by axis: entries, bytes from one to the next, and those of one
+/* The axes of a map: entries, bytes from one to the next, and the entries of one
  * copy. The axes of a new shape are one column chunk of the view and else single
  * entries; step[0] is not used. */
 typedef struct map_shape {

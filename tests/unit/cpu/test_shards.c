@@ -191,8 +191,8 @@ out:
   data_free(d);
 }
 
-/* What the fuzzer draws for the Hopper kernels, each on some ring; keys by a list
- * go with no ring. */
+/* The fuzzer's patterns for the Hopper kernels, each on some ring. Keys by a list go
+ * with no ring. */
 START_TEST(random_parts) {
   char text[4000];
   const char *first = getenv("FUZZ_SEED");

@@ -66,7 +66,7 @@ static const gpu_case cases[] = {
      {.batch = 1, .queries = 768, .keys = 768, .seed = 7, .scale = 0.4}},
 };
 
-/* What a call or the pattern leaves to other kernels. */
+/* Patterns and calls that other kernels take. */
 static const gpu_case left_cases[] = {
     {P("heads 2; head_dim 64; dtype f32;",
        BRANCH("grid 24 x 32; neighborhood 5 x 5;")), 0, SHAPE(1, 768, 768, 0)},
