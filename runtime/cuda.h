@@ -221,11 +221,13 @@ enum { CUDA_PEAK_OPERATIONS };
 enum { GENERAL_KNOB_PARTS, GENERAL_KNOB_MANY, GENERAL_KNOB_WHOLE };
 /* Knobs of the families of gradients. MAKES: which ones, as bits of MAKES in
  * templates/general/gradient.cu. DROPS: a code of the fast family takes the calls
- * with dropout, and no others. */
+ * with dropout, and no others. SHARDS: a code of that family takes the calls of
+ * shards, and no others. */
 enum {
   GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS,
   GRADIENT_KNOB_MAKES,
-  GRADIENT_KNOB_DROPS
+  GRADIENT_KNOB_DROPS,
+  GRADIENT_KNOB_SHARDS
 };
 /* The table of keys whose list the general kernels walk in place of all keys, where
  * they hold query rows: that of the only branch. -1: there is none. */

@@ -193,7 +193,7 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
 
 dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
                                            size_t size) {
-  origin *o = origin_new(p, false);
+  origin *o = origin_new(p, true); // shards have no fused form
   o->any_order = true;
   return kernel_of(o, problem, size);
 }

@@ -444,6 +444,8 @@ const char *hopper_gradient_refusal(const gradient_run *g,
   const dil_call *c = r->call;
   const gradient_memory *m = code->memory;
   bool early = gradient_has_early_rows(m, r->table->pass_count);
+  if (code->about.knob[GRADIENT_KNOB_SHARDS] != (r->shard != NULL))
+    return r->shard ? "a shard" : "a whole sequence, by a kernel for shards";
   if (c->packed.queries) return "documents of a packed call";
   if (r->M == 0) return "no keys";
   if (c->lengths && !m->nested)

@@ -213,7 +213,9 @@ static void gradient_describe(const gpu_request *r, const gradient_variant *v,
                           .tile_rows = 64 * GRADIENT_WARPGROUPS,
                           .tile_keys = s->rows,
                           .knob = {[GRADIENT_KNOB_MAKES] = v->made->makes,
-                                   [GRADIENT_KNOB_DROPS] = v->drops}};
+                                   [GRADIENT_KNOB_DROPS] = v->drops,
+                                   [GRADIENT_KNOB_SHARDS] =
+                                       r->gradients_of_shards}};
   snprintf(code->variant, sizeof code->variant,
            "hopper gradient %s %s%s %dx%d d%d", v->made->name,
            v->drops ? "dropout " : "", dil_dtype_name(t->dtype),
