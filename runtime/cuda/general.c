@@ -447,11 +447,18 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
                               cuda_bounds_blocks(r, true), &p);
 }
 
+/* A warp begins 32 rows. */
+static dil_status general_launch_begin(const cuda_run *r, const cuda_code *code,
+                                       dil_params *p) {
+  int64_t count = cuda_rows(r) * r->table->heads;
+  return general_launch_warps(r, code, GENERAL_BEGIN, (count + 31) / 32, p);
+}
+
 dil_status general_begin(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
   if (r->call->packed.queries) p.states = r->shard ? run_states(r->table) : 1;
   else if (r->shard) p.batches *= run_states(r->table);
-  return general_launch_rows(r, code, GENERAL_BEGIN, &p);
+  return general_launch_begin(r, code, &p);
 }
 
 dil_status general_begin_alone(const cuda_run *r, int32_t pass,
@@ -459,7 +466,7 @@ dil_status general_begin_alone(const cuda_run *r, int32_t pass,
   dil_params p = general_parameters(r);
   p.flags |= DIL_ALONE;
   p.pass = pass;
-  return general_launch_rows(r, code, GENERAL_BEGIN, &p);
+  return general_launch_begin(r, code, &p);
 }
 
 dil_status general_clear(const cuda_run *r, const cuda_code *code) {

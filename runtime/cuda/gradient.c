@@ -122,8 +122,8 @@ dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                            .sum_rows = (int)to->shape[1],
                            .sum_heads = (int)to->shape[2],
                            .sum_size = (int)to->shape[3]};
-  return gradient_launch_rows(g, to->shape[0] * to->shape[1] * to->shape[2],
-                              code, ENTRY_ROUND, &p);
+  int64_t fours = (dil_tensor_count(to) + 3) / 4; /* a lane rounds one */
+  return gradient_launch_rows(g, (fours + 31) / 32, code, ENTRY_ROUND, &p);
 }
 
 dil_status gradient_clear(const gradient_run *g, const gradient_target *target,

@@ -124,21 +124,49 @@ dil_delta(const __grid_constant__ dil_gradient_params g) {
   }
 }
 
+struct alignas(4 * sizeof(element)) four_elements {
+  element at[4];
+};
+
+/* Whether groups of four elements of `rounded` stand where one store writes them. */
+DIL_INLINE bool rounds_four(const dil_gradient_params &g) {
+  const dil_gradient &to = g.rounded;
+  long long steps = to.stride[0] | to.stride[1] | to.stride[2] | g.sum_size;
+  return !to.wide && steps % 4 == 0 &&
+         (unsigned long long)to.data % sizeof(four_elements) == 0;
+}
+
+/* Elements d to d + SIZE - 1 of a row. */
+template <int SIZE>
+DIL_INLINE void round_elements(const dil_gradient_params &g, long long row,
+                               int d) {
+  int h, n;
+  long long b = divide(divide(row, g.sum_heads, &h), g.sum_rows, &n);
+  const float *sums = g.sums + row * g.sum_size + d;
+  long long from = b * g.rounded.stride[0];
+  if (SIZE == 1) return put_element(g.rounded, from, n, h, d, *sums);
+  float4 x = *(const float4 *)sums;
+  long long at = from + n * g.rounded.stride[1] + h * g.rounded.stride[2] + d;
+  *(four_elements *)((element *)g.rounded.data + at) = {
+      {narrow(x.x), narrow(x.y), narrow(x.z), narrow(x.w)}};
+}
+
+template <int SIZE> DIL_INLINE void round_rows(const dil_gradient_params &g) {
+  long long rows = (long long)g.of.batches * g.sum_rows * g.sum_heads;
+  int units = g.sum_size / SIZE, unit;
+  long long step = (long long)gridDim.x * blockDim.x;
+  long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; i < rows * units; i += step) {
+    long long row = divide(i, units, &unit);
+    round_elements<SIZE>(g, row, unit * SIZE);
+  }
+}
+
 extern "C" __global__ void
 dil_round(const __grid_constant__ dil_gradient_params g) {
   if (g.only_if && !*g.only_if) return;
-  long long count = (long long)g.of.batches * g.sum_rows * g.sum_heads;
-  long long warps = (long long)gridDim.x * blockDim.x / 32;
-  long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  for (; row < count; row += warps) {
-    int h = (int)(row % g.sum_heads);
-    long long n = row / g.sum_heads % g.sum_rows;
-    int b = (int)(row / g.sum_heads / g.sum_rows);
-#pragma unroll 1
-    for (int d = threadIdx.x % 32; d < g.sum_size; d += 32)
-      put_element(g.rounded, b * g.rounded.stride[0], n, h, d,
-                  g.sums[row * g.sum_size + d]);
-  }
+  if (rounds_four(g)) round_rows<4>(g);
+  else round_rows<1>(g);
 }
 
 /* Rows of `rounded` that no document of a packed call has become 0: those of

@@ -145,6 +145,7 @@ static_assert(SHARED_BYTES <= SHARED_LIMIT, "as the compiler counts");
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/backward_facts.cuh"
 #include "templates/hopper/backward_consume.cuh"
+#include "templates/shared/divide.cuh"
 #include "templates/hopper/backward_rows.cuh"
 
 // ---- the kernel ------------------------------------------------------------

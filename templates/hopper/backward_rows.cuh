@@ -73,19 +73,16 @@ DEVICE head_row row_of(const hopper_facts_launch &run, int block, int rows,
                        int heads) {
   long long row = ((long long)block * blockDim.x + threadIdx.x) / ROW_LANES;
   bool there = row < (long long)run.batches * rows * heads;
-  if (!there) row = 0;
-  long long at = row / heads;
-  return {there, (int)(at / rows), (int)(at % rows), (int)(row % heads)};
+  int h, n;
+  long long b = divide(divide(there ? row : 0, heads, &h), rows, &n);
+  return {there, (int)b, n, h};
 }
 
 // Raises a number of run.tops. A number that is not finite does not count: it
 // shows in the sums of the rows that see it. Few warps write.
 DEVICE void raise_top(float *top, float x, bool there) {
   bool finite = there && x < __int_as_float(0x7f800000);
-  int bits = finite ? __float_as_int(x) : 0;
-#pragma unroll
-  for (int away = 16; away; away >>= 1)
-    bits = max(bits, __shfl_xor_sync(~0u, bits, away));
+  int bits = __reduce_max_sync(~0u, finite ? __float_as_int(x) : 0);
   if (thread_index() % 32 == 0 && bits > *(volatile int *)top)
     atomicMax((int *)top, bits);
 }

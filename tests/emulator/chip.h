@@ -172,6 +172,9 @@ static inline unsigned __match_any_sync(unsigned mask, long long x) {
 static inline int __reduce_min_sync(unsigned mask, int x) {
   return (int)chip_ballot(CHIP_MIN, mask, (unsigned)x);
 }
+static inline int __reduce_max_sync(unsigned mask, int x) {
+  return ~__reduce_min_sync(mask, ~x);
+}
 
 /* ---- what PTX is made of ------------------------------------------------------ */
 
