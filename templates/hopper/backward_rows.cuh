@@ -69,73 +69,112 @@ struct head_row {
   bool there;
   int b, n, h;
 };
-DEVICE head_row row_of(const hopper_facts_launch &run, int block, int rows,
+// `block`: of rows as many as a thread block takes at once.
+DEVICE head_row row_of(const hopper_facts_launch &run, long long block, int rows,
                        int heads) {
-  long long row = ((long long)block * blockDim.x + threadIdx.x) / ROW_LANES;
+  long long row = (block * blockDim.x + threadIdx.x) / ROW_LANES;
   bool there = row < (long long)run.batches * rows * heads;
   int h, n;
   long long b = divide(divide(there ? row : 0, heads, &h), rows, &n);
   return {there, (int)b, n, h};
 }
+// How many such blocks all rows are.
+DEVICE long long blocks_of(const hopper_facts_launch &run, int rows,
+                           int heads) {
+  int own = blockDim.x / ROW_LANES;
+  return ((long long)run.batches * rows * heads + own - 1) / own;
+}
 
-// Raises a number of run.tops. A number that is not finite does not count: it
-// shows in the sums of the rows that see it. Few warps write.
-DEVICE void raise_top(float *top, float x, bool there) {
+// The greater of two numbers. One that is not finite does not count: it shows in
+// the sums of the rows that see it.
+DEVICE void take_top(float *top, float x, bool there) {
   bool finite = there && x < __int_as_float(0x7f800000);
-  int bits = __reduce_max_sync(~0u, finite ? __float_as_int(x) : 0);
+  *top = fmaxf(*top, finite ? x : 0);
+}
+// Raises a number of run.tops to what a warp has found. Few warps write.
+DEVICE void raise_top(float *top, float x) {
+  int bits = __reduce_max_sync(~0u, __float_as_int(x));
   if (thread_index() % 32 == 0 && bits > *(volatile int *)top)
     atomicMax((int *)top, bits);
 }
 
-// Rows without keys have the lse +inf here, which makes weights of 0.
-DEVICE void make_facts(const hopper_facts_launch &run) {
+// The facts of a row, but for dropout's factor. Rows without keys have the lse +inf
+// here, which makes weights of 0.
+DEVICE float2 find_facts(const hopper_facts_launch &run, const head_row &r,
+                         long long row) {
   const float log2_e = 1.44269504088896340736f;
-  head_row r = row_of(run, blockIdx.x, run.rows, run.heads);
-  long long at = offset_of(run.do_stride, r.b, r.n, r.h);
-  long long row = ((long long)r.b * run.rows + r.n) * run.heads + r.h;
-  bool apart = run.state_lse != 0;
+  if (run.numbers) return ((const float2 *)run.numbers)[row];
+  float state = run.state_lse ? run.state_lse[row] : 0;
+  bool seen = __float_as_int(state) != HOPPER_UNSEEN &&
+              state != MINUS_INFINITY; // else nobody has written its o
+  float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
   float2 facts;
-  if (run.numbers) {
-    facts = ((const float2 *)run.numbers)[row];
-  } else {
-    float state = apart ? run.state_lse[row] : 0;
-    bool seen = __float_as_int(state) != HOPPER_UNSEEN &&
-                state != MINUS_INFINITY; // else nobody has written its o
-    float lse = run.lse[offset_of(run.lse_stride, r.b, r.n, r.h)];
-    facts.x =
-        lse == MINUS_INFINITY || !seen ? INFINITE_LSE : lse * log2_e;
-    facts.y = dot_rows(run.o, run.do_, offset_of(run.o_stride, r.b, r.n, r.h),
-                       at, r.there && seen, run.o_wide);
-    if (run.dlse)
-      facts.y -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight;
-  }
-  float plain = facts.y;
-  facts.y *= run.kept;
+  facts.x = lse == MINUS_INFINITY || !seen ? INFINITE_LSE : lse * log2_e;
+  facts.y = dot_rows(run.o, run.do_, offset_of(run.o_stride, r.b, r.n, r.h),
+                     offset_of(run.do_stride, r.b, r.n, r.h), r.there && seen,
+                     run.o_wide);
+  if (run.dlse)
+    facts.y -= run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight;
+  return facts;
+}
+
 #if ELEMENT == 2
-  // The fused form adds all passes in one unit. Where each has its own delta, the
-  // unit follows from what no delta exceeds: |dO| |V| + |dlse|.
-  float square = dot_rows(run.do_, run.do_, at, at, r.there), most = facts.y;
+// Takes what the unit of gradients of scores follows from. The fused form adds all
+// passes in one unit. Where each has its own delta, the unit follows from what no
+// delta exceeds: |dO| |V| + |dlse|.
+DEVICE void look_at_row(const hopper_facts_launch &run, const head_row &r,
+                        float delta, float2 *tops) {
+  bool apart = run.state_lse != 0;
+  long long at = offset_of(run.do_stride, r.b, r.n, r.h);
+  float square = dot_rows(run.do_, run.do_, at, at, r.there);
   if (apart && run.dlse)
-    most = run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight *
-           run.kept;
-  if (apart && !run.dlse) most = 0;
-  raise_top(run.tops, apart ? 4 * square : square, r.there);
-  raise_top(run.tops + 2, fabsf(most), r.there);
+    delta = run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight *
+            run.kept;
+  if (apart && !run.dlse) delta = 0;
+  take_top(&tops->x, apart ? 4 * square : square, r.there);
+  take_top(&tops->y, fabsf(delta), r.there);
+}
 #endif
+
+DEVICE void put_facts(const hopper_facts_launch &run, const head_row &r,
+                      long long row, float2 facts) {
   if (!r.there || thread_index() % ROW_LANES) return;
+  if (run.general_facts) ((float2 *)run.general_facts)[row] = facts;
+  facts.y *= run.kept;
   ((float2 *)run.facts)[((long long)r.b * run.heads + r.h) * run.rows + r.n] =
       facts;
-  if (run.general_facts)
-    ((float2 *)run.general_facts)[row] = {facts.x, plain};
+}
+
+DEVICE void make_facts(const hopper_facts_launch &run) {
+  float2 tops = {0, 0};
+  long long blocks = blocks_of(run, run.rows, run.heads);
+  for (long long i = blockIdx.x; i < blocks; i += run.fact_blocks) {
+    head_row r = row_of(run, i, run.rows, run.heads);
+    long long row = ((long long)r.b * run.rows + r.n) * run.heads + r.h;
+    float2 facts = find_facts(run, r, row);
+#if ELEMENT == 2
+    look_at_row(run, r, facts.y * run.kept, &tops);
+#endif
+    put_facts(run, r, row, facts);
+  }
+#if ELEMENT == 2
+  raise_top(run.tops, tops.x);
+  raise_top(run.tops + 2, tops.y);
+#endif
 }
 
 #if ELEMENT == 2
 DEVICE void look_at_values(const hopper_facts_launch &run) {
-  head_row r =
-      row_of(run, blockIdx.x - run.fact_blocks, run.keys, run.key_heads);
-  long long at = offset_of(run.v_stride, r.b, r.n, r.h);
-  r.there &= r.n < keys_of(run, r.b);
-  raise_top(run.tops + 1, dot_rows(run.v, run.v, at, at, r.there), r.there);
+  float top = 0;
+  long long blocks = blocks_of(run, run.keys, run.key_heads);
+  for (long long i = blockIdx.x - run.fact_blocks; i < blocks;
+       i += run.value_blocks) {
+    head_row r = row_of(run, i, run.keys, run.key_heads);
+    long long at = offset_of(run.v_stride, r.b, r.n, r.h);
+    r.there &= r.n < keys_of(run, r.b);
+    take_top(&top, dot_rows(run.v, run.v, at, at, r.there), r.there);
+  }
+  raise_top(run.tops + 1, top);
 }
 #endif
 

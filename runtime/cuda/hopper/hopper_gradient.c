@@ -302,11 +302,14 @@ static void facts_strides(const dil_tensor *t, long long out[3]) {
 }
 
 /* Thread blocks for so many rows: lanes that share a row, as
- * templates/hopper/backward_rows.cuh counts them. */
-static int64_t facts_blocks(const dil_table *t, int64_t rows) {
+ * templates/hopper/backward_rows.cuh counts them. A processor holds no more
+ * blocks than A_PROCESSOR: these take several rows in turn. */
+static int32_t facts_blocks(const cuda_run *r, int64_t rows) {
+  enum { A_PROCESSOR = 8 };
   int64_t lanes = 1;
-  while (lanes < t->value_dim / 8 && lanes < 16) lanes *= 2;
-  return (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
+  while (lanes < r->table->value_dim / 8 && lanes < 16) lanes *= 2;
+  int64_t blocks = (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
+  return (int32_t)minimum(blocks, A_PROCESSOR * r->device->facts.processors);
 }
 
 static void facts_fill(const gradient_run *g, const float *state_lse,
@@ -327,7 +330,7 @@ static void facts_fill(const gradient_run *g, const float *state_lse,
                              .rows = (int)r->N,
                              .heads = t->heads,
                              .fact_blocks =
-                                 (int)facts_blocks(t, r->B * r->N * t->heads),
+                                 facts_blocks(r, r->B * r->N * t->heads),
                              .kept = r->drop ? (float)(1 - t->dropout) : 1,
                              .lengths = r->call->lengths,
                              .v = v->data,
@@ -348,7 +351,7 @@ static void facts_fill(const gradient_run *g, const float *state_lse,
     l->numbers = r->shard->numbers;
   }
   if (t->dtype == DIL_F16)
-    l->value_blocks = (int)facts_blocks(t, r->B * r->M * t->kv_heads);
+    l->value_blocks = facts_blocks(r, r->B * r->M * t->kv_heads);
   facts_strides(&g->o, l->o_stride);
   facts_strides(&r->call->o, l->do_stride);
   facts_strides(v, l->v_stride);
