@@ -1,5 +1,5 @@
 // backward.cu - gradients on Hopper: dQ, dK or dV, or dK and dV, of a pattern
-// without masks and scores.
+// without masks.
 //
 // The kernel is persistent, as hopper.cu is, and has the same producer. A tile
 // holds rows of two tensors (backward_launch.h) and streams the rows that their
@@ -8,7 +8,8 @@
 // P = exp(S - lse) and dS = P (dP - delta). Both stay in registers, as the left
 // operands of dV += P^T dO, dK += dS^T Q and dQ += dS K. A kernel for dQ and
 // another for dK and dV make seven products of a pair, and they always give the
-// same bits. The fused form is one kernel that makes five products, and adds dQ
+// same bits. Where scores are rewritten the plan's tables and expressions (plan.cuh)
+// stand before this file. The fused form is one kernel that makes five products, and adds dQ
 // to sums in f32 in no fixed order (backward_fused.cuh).
 //
 // The order of the products leaves none in flight at the end of a round of the
@@ -99,6 +100,21 @@
 #include "templates/hopper/hopper_softmax.cuh"
 #include "templates/hopper/hopper_walk.cuh"
 
+// SLOPED: dS is multiplied by derivatives of scores, which vary and are in units
+// of SLOPE_UNIT. UNIT_SLOPES: they are 1.
+#ifndef UNIT_SLOPES
+#define UNIT_SLOPES 0
+#endif
+#define SLOPED                                                                 \
+  (MAKES_SCORED && SCORED && SCORE_FORM != SCORE_LINEAR && !UNIT_SLOPES)
+#if SLOPED && SCORE_FORM == SCORE_CAPPED
+#define SLOPE_UNIT (4 * SCORE_CAP * SCORE_RATE)
+#elif SLOPED && ELEMENT == 2
+#define SLOPE_UNIT 16.0f // dS fits into f16 with derivatives up to 32
+#else
+#define SLOPE_UNIT 1.0f
+#endif
+
 // ---- shared memory ---------------------------------------------------------
 
 #define QUERY_BYTES (64 * HEAD_WIDTH * 2) // of a warpgroup
@@ -113,7 +129,7 @@
 #define TILE_BYTES 32
 #define MESSAGE_BYTES 48
 // Where keys are held: lse of all rows, delta of all rows, whether some lse is
-// large, the unit. With dropout: words of streamed rows and of held rows.
+// large, the unit, the slope of the scores. With dropout: words of streamed rows and of held rows.
 #define WORDS_AT (HOLDS_KEYS * (TILE_KEYS * 8 + 16))
 #define FACT_BYTES (WORDS_AT + DROPS * (TILE_KEYS + 64 * WARPGROUPS) * 4)
 
@@ -133,7 +149,8 @@
 #define AT_PACE AT_MESSAGE_FULL // unused: no rows are cleared here
 #define AT_SLOPES_FULL (AT_MESSAGE_FULL + 2 * STAGES * 8)
 #define AT_SLOPES_EMPTY (AT_SLOPES_FULL + FUSED * 16)
-#define SHARED_BYTES (AT_SLOPES_EMPTY + FUSED * 16)
+#define AT_SLOPE (AT_SLOPES_EMPTY + FUSED * 16) // of each tile of queries
+#define SHARED_BYTES (AT_SLOPE + !HOLDS_KEYS * SCORE_SLOPES * TILE_SLOTS * 4)
 static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES,
               "the run time has another hopper_backward_launch");
 #ifndef SHARED_LIMIT

@@ -72,6 +72,7 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
 }
 
 #include "templates/hopper/backward_weigh.cuh"
+#include "templates/hopper/backward_score.cuh"
 #include "templates/hopper/backward_fused.cuh"
 
 #if !HOLDS_KEYS
@@ -91,7 +92,12 @@ DEVICE void clear_hidden(const consumer &c, fragments &f,
   visible -= thread % 4 * 2;
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i++)
-    if (i / 4 * 8 + i % 2 >= visible) f.d[i] = 0;
+    if (i / 4 * 8 + i % 2 >= visible) {
+      f.d[i] = 0;
+#if SLOPED
+      f.slopes[i] = 0;
+#endif
+    }
   proxy_fence();
   named_barrier_sync(8 + c.group, 128);
 }
@@ -123,6 +129,18 @@ DEVICE void load_row_facts(const hopper_backward_launch &run,
     if (ELEMENT == 2) f.row[i].lse -= WEIGHT_BITS + unit_bits(run);
   }
 }
+
+#if SCORE_ROWS
+// Takes what the thread's rows add to their scores off their lse.
+DEVICE void take_row_scores(const consumer &c, int4 m, fragments &f) {
+  u32 tile = tile_message(c, tile_of(m)), thread = thread_index();
+  int4 t = shared_load(tile);
+  int row = warp_row(thread) + thread % 32 / 4, batch = shared_word(tile + 28);
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+    f.row[i].lse -= row_score(c.run, batch, t.w, t.x + (row + 8 * i) * t.y);
+}
+#endif
 #endif
 
 // Starts S of a block.
@@ -141,6 +159,9 @@ DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
   if (turns) give_turn(c);
   mma_wait<MAKES_SCORED>();
   settle(f.s);
+#if SCORED
+  rewrite_scores(c, f, m, block);
+#endif
   if (masks(c, m)) mask_block(c, m.x, f.s, block);
   weigh(run, c, f, m, block);
 #if MAKES_SCORED
@@ -226,6 +247,10 @@ DEVICE void begin_tile(const hopper_backward_launch &run, const consumer &c,
 #if !HOLDS_KEYS
   load_row_facts(run, read_tile(c, m), f);
   f.large = __any_sync(~0u, is_large(f.row[0].lse) || is_large(f.row[1].lse));
+#if SCORE_ROWS
+  f.large = true; // lse has been rounded with the row's part
+  take_row_scores(c, m, f);
+#endif
 #endif
 }
 

@@ -121,8 +121,9 @@ DEVICE void end_tile(const hopper_backward_launch &run, const consumer &,
 #endif
 #if MAKES_SCORED
   float scored = power_of_2(-(WEIGHT_BITS + unit_bits(run)));
-  store_gradient(run, run.scored, f.scored, t, run.scored_factor * scored,
-                 HEAD_DIM, run.scored_marks);
+  store_gradient(run, run.scored, f.scored, t,
+                 run.scored_factor * SLOPE_UNIT * scored, HEAD_DIM,
+                 run.scored_marks);
 #endif
 #if MAKES_WEIGHTED
   store_gradient(run, run.weighted, f.weighted, t,

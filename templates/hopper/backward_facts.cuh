@@ -38,6 +38,17 @@ DEVICE bool has_large(u32 base, u32 stage) {
 DEVICE float unit_at(u32 base, u32 stage) {
   return __int_as_float(shared_word(facts_at(base, stage) + 8 * TILE_KEYS + 4));
 }
+DEVICE float slope_at(u32 base, u32 stage) {
+  return __int_as_float(shared_word(facts_at(base, stage) + 8 * TILE_KEYS + 8));
+}
+
+#if SCORE_ROWS
+// What a row adds to all of its scores, in units of log2.
+DEVICE float row_score(const hopper_launch &run, int batch, int head, int i) {
+  dil_pair at = pair_at(run, batch, head, away_of(&run, batch));
+  return dil_row_score(i, at) * LOG2_E;
+}
+#endif
 
 // ---- units of f16 ----------------------------------------------------------
 
@@ -80,7 +91,27 @@ DEVICE void read_block_facts(const hopper_backward_launch &run, u32 message,
   }
 #pragma unroll
   for (int k = 0; k < OWN_FACTS; k++) f[k].lse -= bias + WEIGHT_BITS;
+#if SCORE_ROWS
+  int position = shared_word(message + 8), apart = shared_word(message + 28);
+#pragma unroll
+  for (int k = 0; k < OWN_FACTS; k++) {
+    int i = thread_index() % 32 + 32 * k;
+    f[k].lse -= row_score(run.of, at.w, at.z, position + i * apart);
+  }
+#endif
 }
+
+#if SCORE_SLOPES
+// The slope of the scores of a block's query head.
+DEVICE void write_block_slope(const hopper_backward_launch &run, u32 message,
+                              u32 to) {
+  int head = shared_word(message + 40), batch = shared_word(message + 44);
+  if (thread_index() % 32) return;
+  dil_pair at = pair_at(run.of, batch, head, away_of(&run.of, batch));
+  shared_set(to + 8 * TILE_KEYS + 8,
+             __float_as_int(slope_of_products(run.of, at)));
+}
+#endif
 
 DEVICE void write_block_facts(row_facts (&f)[OWN_FACTS], float unit, u32 to) {
   bool large = false;
@@ -93,6 +124,9 @@ DEVICE void write_block_facts(row_facts (&f)[OWN_FACTS], float unit, u32 to) {
     shared_set(to + 4 * (TILE_KEYS + i), __float_as_int(f[k].delta));
     large |= is_large(f[k].lse);
   }
+#if SCORE_ROWS
+  large = true; // lse has been rounded with the row's part
+#endif
   large = __any_sync(~0u, large);
   if (thread_index() % 32) return;
   shared_set(to + 8 * TILE_KEYS, large);
@@ -162,6 +196,9 @@ DEVICE void load_facts(const hopper_backward_launch &run, u32 base) {
 #endif
     barrier_wait(base + AT_KEY_EMPTY + 8 * stage, phase ^ 1);
     if (HOLDS_KEYS) write_block_facts(f, unit, facts_at(base, stage));
+#if HOLDS_KEYS && SCORE_SLOPES
+    write_block_slope(run, message, facts_at(base, stage));
+#endif
 #if DROPS
     write_words(w, words_at(base, stage));
 #endif

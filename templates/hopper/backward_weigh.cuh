@@ -15,6 +15,9 @@ struct fragments {
   float d[TILE_KEYS / 2]; // dP
   float scored[HEAD_WIDTH / 2];
 #endif
+#if SLOPED
+  float slopes[TILE_KEYS / 2]; // derivatives of scores
+#endif
 #if MAKES_WEIGHTED
   float weighted[VALUE_WIDTH / 2];
 #endif
@@ -68,6 +71,12 @@ DEVICE void cap_weights(float (&s)[TILE_KEYS / 2], float top) {
 }
 
 // ---- weights ---------------------------------------------------------------
+
+// The factor of scores in exponents.
+DEVICE float scale_of_scores(const hopper_launch &run) {
+  if (!SCORED || SCORE_FORM == SCORE_LINEAR) return run.scale;
+  return SCORE_FORM == SCORE_CAPPED ? 1.0f : LOG2_E;
+}
 
 #if HOLDS_KEYS
 // The facts of the thread's columns 8 g, 8 g + 1.
@@ -154,7 +163,7 @@ DEVICE void weigh_all(const consumer &, float (&s)[TILE_KEYS / 2], float scale,
 DEVICE void weigh(const hopper_backward_launch &, const consumer &c,
                   fragments &f, int4, const ring<STAGES> &block) {
   barrier_wait(facts_barrier(c.base, block.stage()), block.phase());
-  weigh_all(c, f.s, c.run.scale, {own_facts(c, block)}, block);
+  weigh_all(c, f.s, scale_of_scores(c.run), {own_facts(c, block)}, block);
   if (!MAKES_WEIGHTED && has_large(c.base, block.stage()))
     cap_weights(f.s, power_of_2(WEIGHT_BITS));
 }
@@ -164,8 +173,8 @@ DEVICE void weigh(const hopper_backward_launch &run, const consumer &c,
   float bias = __int_as_float(m.y);
   if (DROPS)
     barrier_wait(facts_barrier(c.base, block.stage()), block.phase());
-  weigh_all(c, f.s, c.run.scale, {{bias - f.row[0].lse, bias - f.row[1].lse}},
-            block);
+  weigh_all(c, f.s, scale_of_scores(c.run),
+            {{bias - f.row[0].lse, bias - f.row[1].lse}}, block);
   // A key that counts several times has a weight up to its multiplicity, whose
   // share of lse keeps it below 1.
   if (f.large) cap_weights(f.s, power_of_2(WEIGHT_BITS + unit_bits(run)));
@@ -182,6 +191,17 @@ DEVICE float slope(float p, float d, float delta, float unit) {
   }
   if (HOLDS_KEYS && ELEMENT == 2) return p * fmaf(d, unit, -delta);
   return p * (d - delta);
+}
+
+// The same, before the score chain, of element i.
+DEVICE float chain_slope(const fragments &f, int i, float ds) {
+#if SLOPED && SCORE_FORM == SCORE_ANY
+  return dil_slopes(ds, f.slopes[i]);
+#elif SLOPED
+  return ds * f.slopes[i];
+#else
+  return ds;
+#endif
 }
 
 #if !MAKES_SCORED
@@ -203,22 +223,23 @@ DEVICE void differentiate(const consumer &c, const fragments &f,
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {
     float2 delta = shared_pair(facts + i * 8);
-    ds[i / 2] = pack(slope(weight_of(p, i), f.d[i], delta.x, unit),
-                     slope(weight_of(p, i + 1), f.d[i + 1], delta.y, unit));
-    ds[i / 2 + 1] =
-        pack(slope(weight_of(p, i + 2), f.d[i + 2], delta.x, unit),
-             slope(weight_of(p, i + 3), f.d[i + 3], delta.y, unit));
+    auto of = [&](int n, float own) {
+      return chain_slope(f, n, slope(weight_of(p, n), f.d[n], own, unit));
+    };
+    ds[i / 2] = pack(of(i, delta.x), of(i + 1, delta.y));
+    ds[i / 2 + 1] = pack(of(i + 2, delta.x), of(i + 3, delta.y));
   }
 }
 #else
 DEVICE void differentiate(const fragments &f, u32 (&ds)[TILE_KEYS / 4]) {
 #pragma unroll
   for (int i = 0; i < TILE_KEYS / 2; i += 4) {
-    float delta0 = f.row[0].delta, delta1 = f.row[1].delta;
-    ds[i / 2] = pack(slope(f.s[i], f.d[i], delta0, 1),
-                     slope(f.s[i + 1], f.d[i + 1], delta0, 1));
-    ds[i / 2 + 1] = pack(slope(f.s[i + 2], f.d[i + 2], delta1, 1),
-                         slope(f.s[i + 3], f.d[i + 3], delta1, 1));
+    auto of = [&](int n) {
+      float delta = f.row[n >> 1 & 1].delta;
+      return chain_slope(f, n, slope(f.s[n], f.d[n], delta, 1));
+    };
+    ds[i / 2] = pack(of(i), of(i + 1));
+    ds[i / 2 + 1] = pack(of(i + 2), of(i + 3));
   }
 }
 #endif

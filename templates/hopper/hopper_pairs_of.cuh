@@ -9,3 +9,14 @@ DEVICE dil_pair pair_at(const hopper_launch &run, int batch, int head,
           run.all_queries,   run.keys - away, run.input};
 }
 #endif
+
+#if SCORE_SLOPES
+// The slope of a linear form in units of products, where a finite one stays
+// finite.
+DEVICE float slope_of_products(const hopper_launch &run, const dil_pair &at) {
+  float slope = dil_slope(at);
+  bool finite = fabsf(slope) <= -LOWEST;
+  slope /= run.natural;
+  return finite ? fminf(fmaxf(slope, LOWEST), -LOWEST) : slope;
+}
+#endif

@@ -330,15 +330,11 @@ DEVICE void write_tile_message(const loader &l, u32 message, int4 t, int4 at,
   shared_store(message, t.x, t.y, t.z, t.w);
 }
 
-#if SCORE_SLOPES
-// Writes the slope of a tile, in units of products, where a finite one stays
-// finite. The arguments are as in write_tile_message.
+#if SCORE_SLOPES && !HOLDS_KEYS
+// Writes the slope of a tile. The arguments are as in write_tile_message.
 DEVICE void write_slope(const loader &l, int4 t, int4 at, int batch) {
   int away = first_row(t, at) + l.run.first - t.x;
-  float slope = dil_slope(pair_at(l.run, batch, t.w, away));
-  bool finite = fabsf(slope) <= -LOWEST;
-  slope /= l.run.natural;
-  if (finite) slope = fminf(fmaxf(slope, LOWEST), -LOWEST);
+  float slope = slope_of_products(l.run, pair_at(l.run, batch, t.w, away));
   shared_set(l.base + AT_SLOPE + tile_number(l) % TILE_SLOTS * 4,
              __float_as_int(slope));
 }
@@ -377,7 +373,7 @@ DEVICE void load_queries(loader &l) {
 #pragma unroll 1
   for (int w = 0; w < (TILE_PACKING ? WARPGROUPS : 1); w++)
     write_tile_message(l, message + w * 32, t, at, at.w);
-#if SCORE_SLOPES
+#if SCORE_SLOPES && !HOLDS_KEYS
   write_slope(l, t, at, at.w);
 #endif
   if (!packed) return;

@@ -105,6 +105,12 @@ pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; phase kv;
 END
 sed 's/bf16/f16; dropout 0.2/' "$TMP/d64.dil" >"$TMP/dropout.dil"
 sed 's/head_dim 64/head_dim 192 value 128/' "$TMP/d64.dil" >"$TMP/d192.dil"
+sed 's/causal;/causal; score s - 0.1 * (h + 1) * abs(i - j) + 0.02 * i;/' \
+  "$TMP/dropout.dil" >"$TMP/slopes.dil"
+sed 's/causal;/score 3 * tanh(s \/ 3);/' "$TMP/d64.dil" >"$TMP/cap.dil"
+sed 's/causal;/window 90, 9; score s * s - 0.1 * s * (i - j);/' \
+  "$TMP/dropout.dil" >"$TMP/power.dil"
+sed 's/causal;/score s * (1 + 0.1 * s);/' "$TMP/d192.dil" >"$TMP/power192.dil"
 cat >"$TMP/each.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal;
             branch { dilation 20; phase each - 3; } }
@@ -189,6 +195,13 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
       "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" \
       >"$TMP/lengths.npy"
     made_by_hopper d64 --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
+    hopper_gradients slopes 'dq:scores:dropout dkv:scores:dropout' --train --seed 5
+    hopper_gradients cap 'dq:scores dkv:scores'
+    hopper_gradients power 'dq:scores:dropout dkv:scores:dropout' --train --seed 5
+    hopper_gradients power192 'dq:scores dk:scores dv:scores'
+    for name in slopes cap power; do
+      made_by_hopper $name --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
+    done
     made_by_hopper each --seq 201 --keys 277
     made_by_hopper each --seq 250 --keys 210 --batch 2 --lengths "$TMP/lengths.npy"
     made_by_hopper strided --seq 333

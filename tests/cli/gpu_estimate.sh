@@ -119,6 +119,20 @@ is "gradients in any order" says "hopper gradient dqkv" 90 "$TMP/free.dil" \
   -k free -D w=64 --seq 300
 is "gradients in any order without Hopper" says "kernels: wgmma needs sm_90a" 80 \
   "$TMP/free.dil" -k free -D w=64 --seq 300
+cat >"$TMP/scores.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16; causal;
+  branch { score s - 0.1 * (i - j); } }
+pattern several { heads 2; head_dim 64; dtype bf16;
+  branch { segment 64; score s - 0.1; } branch { score 2 * s; } }
+pattern masked { heads 2; head_dim 64; dtype bf16; mask (i * j) % 3 > 0; branch { } }
+kernel alone = p; kernel two = several; kernel hidden = masked;
+END
+is "gradients of scores" says "hopper gradient dkv scores.*hopper gradient dq scores" \
+  90 "$TMP/scores.dil" -k alone --seq 130
+is "gradients of several scores" says "kernels: gradients of several kinds of scores" \
+  90 "$TMP/scores.dil" -k two --seq 130
+is "gradients of masks" says "kernels: gradients of masks" \
+  90 "$TMP/scores.dil" -k hidden --seq 130
 is "too few queries for them" says "kernels: fewer than 64 queries" 90 \
   examples/longnet.dil --seq 40
 is "another type" says "kernels: gradients of f32" 90 \

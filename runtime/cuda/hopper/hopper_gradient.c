@@ -156,6 +156,11 @@ static void gradient_fill_call(const gradient_run *g,
   l->of.scale = r->scale * log2_e;
   l->of.natural = r->scale;
   l->of.lengths = r->call->lengths;
+  l->of.all_batches = (int)(r->shard ? r->shard->B : r->B);
+  l->of.all_queries = (int)(r->shard ? r->shard->N : r->N);
+  l->of.batch = r->shard ? r->shard->batch : 0;
+  l->of.head = r->shard ? r->shard->head : 0;
+  cuda_inputs_fill(r, l->of.input);
   l->of.heads = keys ? r->table->kv_heads : r->table->heads;
   l->scored = makes == GRADIENT_V ? none : gradient_view(keys ? &g->k : &g->q);
   l->weighted = makes & GRADIENT_V ? gradient_view(&g->v) : none;

@@ -107,6 +107,32 @@ static const struct {
        "branch { segment 32; score s + 0.5; } branch { dilation 2; score "
        "abs(s); }"),
      1, 100, 100},
+    {"slopes of distances",
+     P("heads 4 kv 2; head_dim 64",
+       "causal; dropout 0.2; sink 0.3; phase kv; segments 64, 96; "
+       "dilations 1, 2; score s - 0.1 * (h + 1) * abs(i - j) + 0.01 * i;"),
+     2, 120, 150},
+    {"slopes of keys, mean",
+     P("heads 4 kv 2; head_dim 48",
+       "combine mean; score s + 0.05 * j - 0.02 * h * i; "
+       "branch { segment 64; } branch { window 30, 8; }"),
+     1, 130, 110},
+    {"steep slopes",
+     P(SMALL, "score s - 100000.0 * abs(i - j); branch { }"), 1, 80, 90},
+    {"caps, dropout",
+     P("heads 4 kv 2; head_dim 64",
+       "dropout 0.3; causal; score 3 * tanh(s / 3); branch { }"),
+     2, 100, 130},
+    {"caps of wide heads, detached",
+     P("heads 2; head_dim 192 value 128",
+       "gradient detached; score tanh(2 * s); branch { segment 64; } "
+       "branch { window 20, 20; }"),
+     1, 80, 90},
+    {"scores that hide pairs",
+     P(SMALL, "causal; score s + log(max(0.0, 1 - 0.05 * (i - j))); branch { }"),
+     1, 100, 120},
+    {"scores that hide pairs by their value",
+     P(SMALL, "score log(max(0.0, s)); branch { }"), 1, 80, 100},
     {"negative scale", P(SMALL, "scale -0.3; branch { }"), 1, 60, 60},
     {"heads split, mean",
      P("heads 4; head_dim 16", "combine mean; segments 32, 64; dilations 1, 2; "

@@ -1,7 +1,7 @@
 /* hopper_gradient.c - the strategy for gradients on Hopper (sm_90a):
  * templates/hopper/backward.cu.
  *
- * In: a backward plan without masks and scores. Out: a kernel that makes dQ and
+ * In: a backward plan without masks and with at most one score chain. Out: a kernel that makes dQ and
  * one that makes dK and dV, or one for each of these where heads are wide; the
  * same once more for calls with dropout. Where gradients may be added in any
  * order and heads have at most 64 elements, one kernel makes all three (the fused
@@ -29,6 +29,8 @@ typedef struct gradient_made {
   int32_t makes;
   const char *name;
   gradient_config configs[GRADIENT_CONFIGS]; /* until one of width 0 */
+  gradient_config sloped[GRADIENT_CONFIGS];  /* where each pair has a derivative
+                                                of its score in a register */
 } gradient_made;
 
 static const gradient_made made_queries = {GRADIENT_Q,
@@ -39,27 +41,44 @@ static const gradient_made made_queries = {GRADIENT_Q,
                                             {192, 80, 2, 1, true},
                                             {224, 64, 2, 1, true},
                                             {256, 48, 2, 1, true},
+                                            {256, 32, 2, 1, false}},
+                                           {{64, 96, 4, 2, false},
+                                            {64, 64, 4, 2, false},
+                                            {128, 80, 2, 1, true},
+                                            {128, 64, 2, 1, false},
+                                            {192, 64, 2, 1, true},
+                                            {256, 48, 2, 1, true},
                                             {256, 32, 2, 1, false}}};
 static const gradient_made made_both = {GRADIENT_K | GRADIENT_V,
                                         "dkv",
                                         {{64, 128, 4, 2, false},
                                          {128, 64, 3, 2, true},
                                          {128, 64, 2, 2, true},
+                                         {128, 32, 2, 2, false}},
+                                        {{64, 80, 4, 2, false},
+                                         {64, 64, 4, 2, false},
+                                         {128, 48, 3, 2, true},
+                                         {128, 32, 3, 2, true},
                                          {128, 32, 2, 2, false}}};
 static const gradient_made made_keys = {GRADIENT_K,
                                         "dk",
                                         {{192, 80, 2, 1, true},
                                          {224, 64, 2, 1, true},
                                          {256, 48, 2, 1, true},
+                                         {256, 32, 2, 1, false}},
+                                        {{192, 64, 2, 1, true},
+                                         {256, 48, 2, 1, true},
                                          {256, 32, 2, 1, false}}};
+/* dV needs no derivatives. */
 static const gradient_made made_values = {
-    GRADIENT_V, "dv", {{192, 96, 2, 1, true}, {256, 64, 2, 1, true}}};
+    GRADIENT_V, "dv", {{192, 96, 2, 1, true}, {256, 64, 2, 1, true}}, {{0}}};
 
 /* The fused form. Heads of 128 would leave it blocks of 64 rows, with which it is
  * slower than the two kernels (tests/bench/NOTES.md). */
 static const gradient_made made_fused = {GRADIENT_Q | GRADIENT_K | GRADIENT_V,
                                          "dqkv",
-                                         {{64, 128, 2, 2, false}}};
+                                         {{64, 128, 2, 2, false}},
+                                         {{0}}};
 enum { FUSED_CHUNK = 64 };
 
 static int32_t gradient_round_up(int32_t n) {
@@ -86,11 +105,11 @@ static int32_t gradient_width(const dil_table *t, const gradient_made *made) {
 }
 
 /* As templates/hopper/backward.cu lays it out: tiles; the facts and words of a
- * stage, its messages and barriers; plans and the other barriers; dS of the
- * fused form. */
+ * stage, its messages and barriers; plans, the other barriers and the slopes of
+ * four tiles; dS of the fused form. */
 static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
                               const gradient_config *s) {
-  enum { STAGE_REST = 152, REST = 800, SLOPES_REST = 32 };
+  enum { STAGE_REST = 152, REST = 800, SLOPES = 16, SLOPES_REST = 32 };
   enum { HELD_ROWS = 64 * GRADIENT_WARPGROUPS };
   int32_t head = gradient_head(t) * 2, wide = gradient_value(t) * 2;
   bool keys = v->made->makes != GRADIENT_Q, scored = v->made != &made_values;
@@ -99,17 +118,34 @@ static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
   int32_t slopes =
       v->made == &made_fused ? 2 * HELD_ROWS * s->rows * 2 + SLOPES_REST : 0;
   return HELD_ROWS * s->held * (head + (scored ? wide : 0)) + slopes +
-         s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST;
+         s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST +
+         (t->scored ? SLOPES : 0);
+}
+
+static bool gradient_is_one(const expr *e) {
+  return e && ((e->op == EXPR_REAL && e->real == 1) ||
+               (e->op == EXPR_INT && e->integer == 1));
+}
+
+/* Returns whether the derivative of each score by its product is 1. */
+static bool gradient_has_unit_slopes(const plan *p) {
+  bool unit = true;
+  for (int32_t n = 0; p->table.scored && p->chain[0][n]; n++)
+    unit &= gradient_is_one(p->slopes[0].slope[n]);
+  return unit || score_kind_of(p) == SCORE_LINEAR;
 }
 
 /* Configuration number `fallback` of a variant; NULL: there is none. */
-static const gradient_config *gradient_config_of(const dil_table *t,
+static const gradient_config *gradient_config_of(const plan *p,
                                                  const gradient_variant *v,
                                                  int32_t fallback) {
+  const dil_table *t = &p->table;
   int32_t width = 0;
   if (!v->made) return NULL;
+  bool sloped = v->made != &made_values && !gradient_has_unit_slopes(p);
+  const gradient_config *list = sloped ? v->made->sloped : v->made->configs;
   for (int32_t i = 0; i < GRADIENT_CONFIGS; i++) {
-    const gradient_config *s = &v->made->configs[i];
+    const gradient_config *s = &list[i];
     if (s->width < gradient_width(t, v->made) || (width && s->width > width) ||
         gradient_bytes(t, v, s) > HOPPER_SHARED_MOST ||
         (v->made == &made_fused && gradient_head(t) > FUSED_CHUNK))
@@ -120,13 +156,14 @@ static const gradient_config *gradient_config_of(const dil_table *t,
   return NULL;
 }
 
-/* f16 with dropout would spill registers. Shards add to the sums of others. */
+/* f16 with dropout would spill registers. Shards add to the sums of others.
+ * Scores have the two kernels. */
 static bool gradient_is_fused(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
   const gradient_variant v = {&made_fused, false};
   bool spills = t->dtype == DIL_F16 && t->dropout > 0;
-  return r->any_order && !r->gradients_of_shards && !spills &&
-         gradient_config_of(t, &v, 0);
+  return r->any_order && !r->gradients_of_shards && !spills && !t->scored &&
+         gradient_config_of(r->common.plan, &v, 0);
 }
 
 static gradient_variant gradient_variant_of(const gpu_request *r,
@@ -157,9 +194,13 @@ static bool hopper_gradient_can(const gpu_request *r, char *reason,
     snprintf(reason, size, "wgmma needs sm_90a");
     return false;
   }
+  if (has_score_reads(t)) {
+    snprintf(reason, size, "gradients of an input that scores read");
+    return false;
+  }
   for (int32_t n = 0;; n++) {
     gradient_variant v = gradient_variant_of(r, n);
-    const gradient_config *s = gradient_config_of(t, &v, 0);
+    const gradient_config *s = gradient_config_of(r->common.plan, &v, 0);
     if (!v.made) return true;
     if (!s) {
       snprintf(reason, size, "gradients of a head_dim of %d by %d", t->head_dim,
@@ -197,9 +238,22 @@ static void gradient_put_features(const gpu_request *r, bool keys, int32_t rows,
   }
   put(text, "#define NESTED %d\n#define SHIFTS %d\n#define LEFT_WINDOWS %d\n",
       nested, shifts, left);
-  put(text, "#define BACK_WINDOWS %d\n#define ROW_RANGES %d\n", back, some);
+  put(text, "#define BACK_WINDOWS %d\n#undef ROW_RANGES\n", back);
+  put(text, "#define ROW_RANGES %d\n", some);
   put(text, "#define EACH_PHASE %d\n#define SUMS %d\n#define MARKS %d\n", each,
       t->pass_count > 1 || r->gradients_of_shards, r->gradients_of_shards);
+}
+
+/* Writes what rewrites scores, in front of the other macros. */
+static void gradient_put_scores(const plan *p, source_text *text) {
+  if (!p->table.scored) return;
+  put(text, "#define EAGER 1\n");
+  put_tables(text, p);
+  put_expressions(text, p);
+  put_slopes(text, p);
+  put_score_form(text, p);
+  put(text, "#define UNIT_SLOPES %d\n#undef DROPOUT\n",
+      gradient_has_unit_slopes(p));
 }
 
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
@@ -217,9 +271,9 @@ static void gradient_describe(const gpu_request *r, const gradient_variant *v,
                                    [GRADIENT_KNOB_SHARDS] =
                                        r->gradients_of_shards}};
   snprintf(code->variant, sizeof code->variant,
-           "hopper gradient %s %s%s %dx%d d%d", v->made->name,
-           v->drops ? "dropout " : "", dil_dtype_name(t->dtype),
-           code->tile_rows, s->rows, t->head_dim);
+           "hopper gradient %s %s%s%s %dx%d d%d", v->made->name,
+           t->scored ? "scores " : "", v->drops ? "dropout " : "",
+           dil_dtype_name(t->dtype), code->tile_rows, s->rows, t->head_dim);
 }
 
 static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
@@ -227,9 +281,11 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
                                   source_text *text) {
   const dil_table *t = &r->common.plan->table;
   gradient_variant v = gradient_variant_of(r, variant);
-  const gradient_config *s = gradient_config_of(t, &v, fallback);
+  const gradient_config *s =
+      gradient_config_of(r->common.plan, &v, fallback);
   if (!s) return false;
   gradient_describe(r, &v, s, code);
+  gradient_put_scores(r->common.plan, text);
   put(text, "#define MAKES %d\n#define ELEMENT %d\n", v.made->makes,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n", gradient_head(t),
