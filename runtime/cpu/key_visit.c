@@ -167,6 +167,14 @@ typedef struct branch_groups {
   branch_group of[DIL_BRANCH_MAX];
 } branch_groups;
 
+/* A copy of the groups that there are: the struct has room for many more. */
+static void branch_groups_copy(branch_groups *to, const branch_groups *from) {
+  to->count = from->count;
+  to->t0 = from->t0;
+  to->t1 = from->t1;
+  memcpy(to->of, from->of, (size_t)from->count * sizeof *from->of);
+}
+
 /* `listed`: the keys are those of the branch's list. */
 static void branch_groups_add(branch_groups *g, const dil_branch *branch,
                               bool listed, uint64_t bit) {
@@ -332,35 +340,38 @@ static void key_visit_settled(tile_worker *wk, const branch_groups *g,
  * one, and neighbours that came out alike are visited together. */
 static void key_visit_subtiles(tile_worker *wk, const branch_groups *g,
                                packed_range keys) {
-  branch_groups state = *g, now;
+  branch_groups state, now;
   int64_t end = keys.n1;
+  branch_groups_copy(&state, g);
   for (int64_t n = keys.n0; n < end; n += DIL_SUBTILE_KEYS) {
     packed_range subtile = keys;
     subtile.n0 = n;
     subtile.n1 = minimum(n + DIL_SUBTILE_KEYS, end);
-    now = *g;
+    branch_groups_copy(&now, g);
     settle_range(wk, &now, &subtile);
     if (n > keys.n0 && !same_covers(&state, &now)) {
       keys.n1 = n;
       key_visit_settled(wk, &state, &keys);
       keys.n0 = n;
     }
-    state = now;
+    branch_groups_copy(&state, &now);
   }
   keys.n1 = end;
   key_visit_settled(wk, &state, &keys);
 }
 
 /* Descends on halves of a range until it is settled or one tile. */
-static void key_visit_descend(tile_worker *wk, branch_groups g,
+static void key_visit_descend(tile_worker *wk, const branch_groups *of,
                               packed_range keys, int64_t step) {
+  branch_groups g;
+  branch_groups_copy(&g, of);
   if (!settle_range(wk, &g, &keys)) return;
   int64_t tiles = (keys.n1 - keys.n0 + step - 1) / step;
   if (tiles > 1 && !is_settled(&g)) {
     packed_range left = keys, right = keys;
     left.n1 = right.n0 = keys.n0 + tiles / 2 * step;
-    key_visit_descend(wk, g, left, step);
-    key_visit_descend(wk, g, right, step);
+    key_visit_descend(wk, &g, left, step);
+    key_visit_descend(wk, &g, right, step);
     return;
   }
   for (int64_t n = keys.n0; n < keys.n1; n += step) {
@@ -405,7 +416,8 @@ static int64_t packed_range_rows(const tile_worker *wk, int64_t step) {
 }
 
 void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
-  branch_groups g = {0};
+  branch_groups g;
+  g.count = 0;
   for (uint64_t rest = branches; rest; rest &= rest - 1)
     branch_groups_add(&g, &wk->run->table->branches[__builtin_ctzll(rest)],
                       wk->streamed.listed >= 0, rest & -rest);
@@ -419,7 +431,7 @@ void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
       wk->q = &wk->group[i];
       g.t0 = wk->q->t[0];
       g.t1 = wk->q->t[wk->code->lanes - 1];
-      key_visit_descend(wk, g, keys, step);
+      key_visit_descend(wk, &g, keys, step);
     }
   }
 }
