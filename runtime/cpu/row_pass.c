@@ -77,6 +77,13 @@ static int64_t row_worker_area(const cpu_run *r, const dil_pass *pass) {
          row_class_area(r, pass) + paged_rows_bytes(r, CHUNK);
 }
 
+/* From the first to the last key of the call, in positions: the keys of a striped
+ * shard stand apart. */
+static int64_t longest_span(const cpu_run *r) {
+  if (!r->shard) return r->M;
+  return progression_end(r->shard->keys) - r->shard->keys.first;
+}
+
 /* The splits of a batch row with so many positions of keys. Other batch rows have
  * no part in it: a row has the same bits alone or in a batch. */
 static int64_t row_splits(const row_pass *w, int64_t span) {
@@ -95,7 +102,7 @@ static row_pass row_pass_plan(const cpu_run *r, const dil_pass *pass) {
   w.group = table->heads / table->kv_heads;
   w.batches = (r->N * w.group + BATCH - 1) / BATCH;
   w.chunk = CHUNK * dilation * (r->shard ? r->shard->keys.step : 1);
-  w.splits = row_splits(&w, r->M);
+  w.splits = row_splits(&w, longest_span(r));
   w.state_floats = round_up(2 + table->value_dim, 16);
   w.worker_bytes = row_worker_area(r, pass);
   return w;

@@ -95,6 +95,23 @@ START_TEST(other_lengths) {
 }
 END_TEST
 
+/* Few rows share out the keys, which stand apart in a striped shard: a share is so
+ * many positions, and one rank has fewer keys than that. */
+START_TEST(striped_keys_are_shared_out_by_position) {
+  static const char *const few[] = {
+      "pattern p { heads 1; head_dim 16; dtype f32; branch { segment 11; } }",
+      "pattern p { heads 1; head_dim 16; dtype f32; causal; branch { } }",
+  };
+  static const int64_t lengths[][2] = {{1100, 1100}, {3, 3000}};
+  ring_scene c = scene_open(few[_i], lengths[_i][0], lengths[_i][1]);
+  for (int32_t ranks = 2; ranks < 5; ranks++) {
+    ring_trial t = {.mesh = MESH(ranks, 1, 1, STRIPED)};
+    expect_good(&c, &t);
+  }
+  scene_close(&c);
+}
+END_TEST
+
 static char *bytes_of(const data *d, size_t *size) {
   *size = (size_t)dil_tensor_count(&d->call.o) *
           dil_dtype_size(d->call.o.dtype);
@@ -359,6 +376,7 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, meshes_agree_with_the_oracle, 0, PATTERNS);
   tcase_add_loop_test(tests, other_lengths, 0, PATTERNS);
+  tcase_add_loop_test(tests, striped_keys_are_shared_out_by_position, 0, 2);
   tcase_add_test(tests, any_exchange_gives_the_same_bits_by_as_many_bytes);
   tcase_add_test(tests, same_order_same_bits);
   tcase_add_test(tests, only_needed_rows_travel);
