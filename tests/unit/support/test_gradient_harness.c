@@ -219,6 +219,22 @@ START_TEST(wrong_gradients_break_laws) {
 }
 END_TEST
 
+/* An output that is NaN by its definition leaves the laws nothing to say of its
+ * key/value head; they hold of the other one. */
+START_TEST(laws_are_silent_where_outputs_are_undefined) {
+  open_data(P("score h == 0 && j == 2 ? -inf : s;"
+              " branch { score s + sqrt(abs(s)); }"),
+            (gradient_shape){.call.clean = true});
+  store_right();
+  ck_assert(isnan(*element_of(&g->call.forward.o, 0, 5, 0, 0)));
+  ck_assert(isnan(*element_of(&g->call.dq, 0, 5, 0, 0)));
+  ck_assert_str_eq(gradient_laws(s->pattern, &g->call, 1e-6), "");
+  expect_broken(element_of(&g->call.dq, 1, 2, 3, 4), "sum dq . q");
+  *element_of(&g->call.dq, 1, 2, 3, 4) = NAN;
+  ck_assert_str_ne(gradient_laws(s->pattern, &g->call, 1e-6), "");
+}
+END_TEST
+
 /* What moves from one key to another is noticed by no sum of all keys, but by
  * the sums with v and k; what is orthogonal to k by the sum over keys. */
 START_TEST(laws_complete_each_other) {
@@ -262,6 +278,7 @@ static Suite *gradient_harness_suite(void) {
   tcase_add_test(tests, narrow_patterns_have_wide_gradients_where_asked);
   tcase_add_loop_test(tests, laws_hold, 0, LAWFUL);
   tcase_add_test(tests, wrong_gradients_break_laws);
+  tcase_add_test(tests, laws_are_silent_where_outputs_are_undefined);
   tcase_add_test(tests, laws_complete_each_other);
   suite_add_tcase(suite, tests);
   return suite;
