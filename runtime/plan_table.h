@@ -68,8 +68,8 @@ typedef struct dil_branch {
   bool each;
   int64_t shift;        /* 0 <= shift < dilation; 0 unless `each` */
   /* The table of the list of keys that it sees, or -1; and the index of its
-   * predicate without that table, as `predicate`. A pass of this branch alone may
-   * visit the list. */
+   * predicate without that table, as `predicate`. A pass whose branches all see one
+   * list may visit that list. */
   int32_t listed, rest;
   dil_reach reach;      /* where the table has a grid */
 } dil_branch;
@@ -279,6 +279,15 @@ typedef struct dil_table {
  * them. */
 static inline int32_t dil_table_reads(const dil_table *t) {
   return t->input_count + t->made_count;
+}
+
+/* The table of the list of keys that all branches of a pass see, which the pass may
+ * walk; -1: there is none. */
+static inline int32_t dil_pass_list(const dil_table *t, const dil_pass *pass) {
+  int32_t list = t->branches[__builtin_ctzll(pass->branches)].listed;
+  for (uint64_t rest = pass->branches; rest; rest &= rest - 1)
+    if (t->branches[__builtin_ctzll(rest)].listed != list) return -1;
+  return list;
 }
 
 /* The choice that makes the list at `index` of what expressions read; NULL: no

@@ -247,6 +247,7 @@ const pattern *pattern_normalise(arena *a, const pattern *p) {
   }
   if (p->grid.axes) return any ? out : p; /* has all that masks could say */
   if (lift_union(a, out)) return out;
+  any |= pattern_part_keys(a, out);
   for (int32_t b = 0; b < p->branch_count; b++)
     any |= lift_branch(a, out, &out->branch[b]);
   any |= pattern_cut(a, out);

@@ -177,6 +177,16 @@ bool pair_bounds_take(const expr *e, pair_bounds *to);
  */
 bool pattern_cut(arena *a, pattern *p);
 
+/* part_keys.c: returns whether a mask is what `keys NAME` stands for,
+ * TABLE[.., h, j] != 0. */
+bool pattern_is_key_list(const pattern *p, const expr *mask);
+/* The mask by which a branch sees a list of keys that its pass may walk; -1: there
+ * is none. */
+int32_t pattern_key_list(const pattern *p, const branch *b);
+/* Makes a union with lists of keys a softmax of branches that have no pair in
+ * common. Returns whether it did. */
+bool pattern_part_keys(arena *a, pattern *p);
+
 /* normalise.c: the same attention with branches in place of masks that say what
  * a branch can say; the pattern itself where there are none. */
 const pattern *pattern_normalise(arena *a, const pattern *p);

@@ -124,6 +124,8 @@ static bool fuse_join(const fuser *f, int32_t i, int32_t j, fuser *joined) {
   joined->pass[j] = f->pass[--joined->count];
   return plan_share_heads(&f->plan->table, f->pass[i].branches,
                           f->pass[j].branches) &&
+         plan_share_list(&f->plan->table, f->pass[i].branches,
+                         f->pass[j].branches) &&
          fuse_measure(f, joined->pass[i].branches, &joined->pass[i].blocks,
                       &joined->pass[i].rows);
 }

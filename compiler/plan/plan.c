@@ -154,29 +154,14 @@ static dil_reach reach_of(const planner *pl, const branch *b) {
   return out;
 }
 
-/* Returns whether a mask is what `keys NAME` stands for: TABLE[.., h, j] != 0. */
-static bool is_key_list(const pattern *p, const expr *mask) {
-  static const expr_op names[] = {EXPR_B_, EXPR_H_, EXPR_J_};
-  const expr *read = mask->op == EXPR_NE ? mask->arg[0] : NULL;
-  if (!read || read->op != EXPR_INPUT || !p->input[read->integer].keys ||
-      mask->arg[1]->op != EXPR_INT || mask->arg[1]->integer)
-    return false;
-  for (int32_t axis = 0; axis < read->count; axis++)
-    if (read->arg[axis]->op != names[3 - read->count + axis]) return false;
-  return true;
-}
-
 /* The list of keys that a branch sees, which a pass of its own may visit. */
 static void find_list(planner *pl, const branch *b, dil_branch *out) {
   const pattern *p = pl->plan->pattern;
   branch without = *b;
-  int32_t m = 0;
-  bool whole = b->segment == 0 && b->dilation == 1 && !branch_has_each(b) &&
-               !p->grid.axes;
+  int32_t m = pattern_key_list(p, b);
   bool room = 2 * p->branch_count <= DIL_PART_MAX; /* for predicates */
-  while (m < b->mask_count && !is_key_list(p, b->mask[m])) m++;
   out->listed = out->rest = -1;
-  if (!whole || !room || m == b->mask_count) return;
+  if (!room || m < 0) return;
   without.mask = ARENA_ARRAY(pl->arena, expr *, b->mask_count);
   without.mask_count = 0;
   for (int32_t k = 0; k < b->mask_count; k++)
@@ -278,11 +263,12 @@ static bool is_detached(const plan *p) {
          !(p->force & FORCE_FUSE);
 }
 
-/* A branch that sees the keys of a list visits these alone in its own pass. */
-static bool has_list(const dil_table *t, uint64_t branches) {
-  for (; branches; branches &= branches - 1)
-    if (t->branches[__builtin_ctzll(branches)].listed >= 0) return true;
-  return false;
+/* Branches that see the keys of a list visit these alone in a pass of their own. */
+bool plan_share_list(const dil_table *t, uint64_t pass, uint64_t other) {
+  int32_t list = t->branches[__builtin_ctzll(other)].listed;
+  for (uint64_t rest = pass | other; rest; rest &= rest - 1)
+    if (t->branches[__builtin_ctzll(rest)].listed != list) return false;
+  return true;
 }
 
 static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
@@ -291,7 +277,7 @@ static bool branch_joins(const planner *pl, uint64_t pass, int32_t b) {
       !partition_heads(t, pass, b))
     return false;
   bool whole = t->combine == DIL_COMBINE_UNION || pl->plan->force & FORCE_FUSE;
-  if (!whole && has_list(t, pass | 1ull << b)) return false;
+  if (!whole && !plan_share_list(t, pass, 1ull << b)) return false;
   return whole || walk_fills_tiles(t, pass | 1ull << b);
 }
 

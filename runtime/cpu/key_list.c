@@ -6,11 +6,6 @@
 #include "key_list.h"
 #include "runtime/base/arithmetic.h"
 
-static int32_t listed_of(const dil_table *t, const dil_pass *pass) {
-  bool alone = !(pass->branches & (pass->branches - 1));
-  return alone ? t->branches[__builtin_ctzll(pass->branches)].listed : -1;
-}
-
 static bool is_listed(const dil_table *t, int32_t index) {
   for (int32_t b = 0; b < t->branch_count; b++)
     if (t->branches[b].listed == index) return true;
@@ -65,18 +60,18 @@ void key_list_fill(cpu_run *r, char *memory) {
 }
 
 int64_t key_list_room(const cpu_run *r, const dil_pass *pass) {
-  int32_t index = listed_of(r->table, pass);
+  int32_t index = dil_pass_list(r->table, pass);
   return index < 0 ? -1 : room_of(r, index);
 }
 
 bool key_list_is_of_heads(const dil_table *t, const dil_pass *pass) {
-  int32_t index = listed_of(t, pass);
+  int32_t index = dil_pass_list(t, pass);
   return index >= 0 && t->inputs[index].rank > 1;
 }
 
 void key_list_open(const cpu_run *r, const dil_pass *pass, int64_t b,
                    int32_t head, class_table *s) {
-  int32_t index = listed_of(r->table, pass);
+  int32_t index = dil_pass_list(r->table, pass);
   dil_progression keys = cpu_run_key_progression(r, b);
   class_table_reset(s, &keys);
   if (index < 0) return;

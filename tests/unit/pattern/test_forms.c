@@ -110,13 +110,12 @@ static int32_t times_of(const pattern *p, int64_t h, int64_t t, int64_t j,
 }
 
 /* A row's branches: `mean` divides by all, and each has its sinks. */
-static bool same_pairs(const pattern *a, const pattern *b, int64_t N,
-                       int64_t M) {
-  expr_point point = {.B = 1, .N = (int32_t)N, .M = (int32_t)M};
-  for (int64_t t = M - N; t < M; t++)
-    for (int64_t j = 0; j < M; j++)
+static bool same_pairs(const pattern *a, const pattern *b,
+                       const expr_point *point) {
+  for (int64_t t = point->M - point->N; t < point->M; t++)
+    for (int64_t j = 0; j < point->M; j++)
       for (int64_t h = 0; h < a->heads; h++)
-        if (times_of(a, h, t, j, &point) != times_of(b, h, t, j, &point))
+        if (times_of(a, h, t, j, point) != times_of(b, h, t, j, point))
           return false;
   return true;
 }
@@ -140,10 +139,67 @@ START_TEST(random_masks_keep_their_pairs) {
     changed += normal != p;
     if (p->combine == DIL_COMBINE_MEAN)
       ck_assert_int_eq(normal->branch_count, p->branch_count);
-    ck_assert_msg(same_pairs(p, normal, N, M), "%d rows, %d keys, of\n%s",
+    expr_point point = {.B = 1, .N = (int32_t)N, .M = (int32_t)M};
+    ck_assert_msg(same_pairs(p, normal, &point), "%d rows, %d keys, of\n%s",
                   (int)N, (int)M, text);
   }
   ck_assert_int_gt(changed, rounds / 5);
+}
+END_TEST
+
+/* ---- unions with lists of keys -------------------------------------------- */
+
+/* An element of a list's table, of a number that follows from where it stands. */
+static value marked(void *context, int32_t index, const int32_t *at) {
+  uint32_t word = *(const uint32_t *)context + 0x9e3779b9u * (uint32_t)index;
+  for (int32_t axis = 0; axis < 2; axis++)
+    word = (word ^ (uint32_t)at[axis]) * 0x85ebca6bu;
+  return (value){.integer = (word >> 16) % 3 == 0};
+}
+
+static char *random_union(uint64_t *state) {
+  char *text = NULL;
+  size_t size;
+  FILE *out = open_memstream(&text, &size);
+  fputs("pattern p { heads 3; head_dim 8; dtype f32; combine union;\n"
+        "input g : i32[H, *]; input f : i32[H, *];\n", out);
+  int64_t branches = random_in(state, 1, 3);
+  for (int64_t b = 0; b < branches; b++) put_branch(out, state);
+  fprintf(out, "branch { keys g; heads %d..2; }\n", (int)random_in(state, 0, 2));
+  if (random_chance(state, 50)) fputs("branch { keys f; causal; }\n", out);
+  if (random_chance(state, 20)) put_branch(out, state);
+  fputs("}\n", out);
+  fclose(out);
+  char *kept = arena_copy(memory, text, size);
+  free(text);
+  return kept;
+}
+
+static bool has_lists_alone(const pattern *p) {
+  for (int32_t b = 0; b < p->branch_count; b++)
+    if (pattern_key_list(p, &p->branch[b]) >= 0)
+      return p->combine == DIL_COMBINE_SOFTMAX;
+  return false;
+}
+
+START_TEST(unions_with_lists_keep_their_pairs) {
+  uint64_t state = 7;
+  int rounds = 600, parted = 0;
+  for (int round = 0; round < rounds; round++) {
+    fresh_memory();
+    const char *text = random_union(&state);
+    const pattern *p = parsed(text), *normal = pattern_normalise(memory, p);
+    int64_t M = random_in(&state, 1, SIZE_MOST);
+    int64_t N = random_in(&state, 1, SIZE_MOST);
+    uint32_t seed = (uint32_t)round;
+    expr_point point = {.B = 1, .N = (int32_t)N, .M = (int32_t)M,
+                        .input = marked, .context = &seed};
+    pattern_verify(normal);
+    parted += has_lists_alone(normal);
+    ck_assert_msg(same_pairs(p, normal, &point), "%d rows, %d keys, of\n%s",
+                  (int)N, (int)M, text);
+  }
+  ck_assert_int_gt(parted, rounds / 3);
 }
 END_TEST
 
@@ -284,6 +340,7 @@ static Suite *forms_suite(void) {
   tcase_add_checked_fixture(tests, open_memory, close_memory);
   tcase_set_timeout(tests, 600);
   tcase_add_test(tests, random_masks_keep_their_pairs);
+  tcase_add_test(tests, unions_with_lists_keep_their_pairs);
   tcase_add_test(tests, each_row_sees_its_residue);
   tcase_add_loop_test(tests, forms_by_hand, 0, sizeof forms / sizeof *forms);
   tcase_add_loop_test(tests, ranges_of_keys, 0,

@@ -8,6 +8,7 @@
 
 /* ---- passes -------------------------------------------------------------- */
 
+#define LISTS "input g : i32[*]; input f : i32[H, *];"
 static const struct {
   const char *statements;
   unsigned force;
@@ -25,6 +26,12 @@ static const struct {
     {"heads split; segments 2048, 4096; dilations 1, 2;", 0, 2, 1},
     {"branch { heads 0..1; segment 512; } branch { heads 2..3; segment 512; }"
      "branch { heads 1..2; segment 1024; dilation 2; }", 0, 1, 2},
+    {LISTS "branch { window 9, 9; } branch { keys g; }", 0, 2, 1},
+    {LISTS "branch { window 9, 9; } branch { keys g; }", FORCE_FUSE, 1, 1},
+    {LISTS "branch { keys g; } branch { keys g; causal; } branch { keys f; }", 0,
+     2, 1},
+    {LISTS "combine union; branch { window 9, 9; } branch { keys g; }", 0, 2, 1},
+    {LISTS "combine union; branch { dilation 2; } branch { keys g; }", 0, 1, 2},
 };
 
 START_TEST(passes_fill_tiles) {
@@ -53,6 +60,8 @@ static const struct {
     {"heads 16; head_dim 128; dtype bf16;",
      "causal; segments 2048, 4096, 8192; dilations 1, 2, 4;", 0, 1},
     {"heads 12; head_dim 64; dtype bf16;",
+     "input g : i32[*]; branch { window 128, 128; } branch { keys g; }", 0, 2},
+    {"heads 12; head_dim 64; dtype bf16;",
      "segments 2048, 4096, 8192, 16384, 32768; dilations 1, 2, 4, 6, 12;", 0, 1},
     {"heads 12; head_dim 64; dtype bf16;",
      "segments 2048, 4096, 8192; dilations 1, 2, 4;", FORCE_CHAIN, 3},
@@ -62,6 +71,25 @@ static const struct {
     {"heads 12; head_dim 64; dtype bf16;", /* one for want of states alone */
      "segments 2048, 16384; dilations 2, 16;", 0, 1},
 };
+
+/* A union with a list becomes a softmax of a window and of both sides of it. */
+START_TEST(a_list_stands_apart_in_a_union) {
+  plan *p = plan_of(LISTS "combine union; branch { window 9, 9; }"
+                    "branch { keys g; }", 0);
+  ck_assert_ptr_nonnull(p);
+  ck_assert_int_eq(p->table.combine, DIL_COMBINE_SOFTMAX);
+  ck_assert_int_eq(p->table.branch_count, 3);
+  ck_assert_uint_eq(p->table.passes[1].branches, 6);
+  ck_assert_int_eq(dil_pass_list(&p->table, &p->table.passes[0]), -1);
+  ck_assert_int_eq(dil_pass_list(&p->table, &p->table.passes[1]), 2);
+  for (int32_t b = 1; b < 3; b++) {
+    const dil_predicate *rest =
+        &p->table.predicates[p->table.branches[b].rest];
+    ck_assert(!rest->masked);
+    ck_assert_int_eq(b == 1 ? rest->right : rest->left, -10);
+  }
+}
+END_TEST
 
 START_TEST(passes_are_counted_for_gpus) {
   char *text = arena_print(memory, "pattern p { %s %s }", counted[_i].sizes,
@@ -303,6 +331,7 @@ int main(void) {
   tcase_set_timeout(tests, 60);
   tcase_add_checked_fixture(tests, open_plans, close_memory);
   tcase_add_loop_test(tests, passes_fill_tiles, 0, COUNT(shapes));
+  tcase_add_test(tests, a_list_stands_apart_in_a_union);
   tcase_add_loop_test(tests, passes_are_counted_for_gpus, 0, COUNT(counted));
   tcase_add_test(tests, equal_conditions_and_scores_are_one);
   tcase_add_loop_test(tests, masks_become_branches, 0, COUNT(lifted));
