@@ -16,6 +16,7 @@ enum {
   DIL_HEAD_DIM_MAX = 256,
   DIL_LANES_MAX = 64,   /* query rows of a tile */
   DIL_SUBTILE_KEYS = 32, /* of a tile that a mask leaves partial */
+  DIL_TILE_KEYS_MOST = 128,
 };
 #define DIL_ENDLESS INT64_MAX /* a window bound or segment without end */
 
@@ -256,7 +257,7 @@ typedef struct dil_table {
   bool runtime_scale;
   double scale;             /* when not runtime_scale */
   double dropout;           /* probability; 0: none */
-  int32_t tile_keys;        /* keys a tile: 32..128 */
+  int32_t tile_keys;        /* keys a tile: 32..DIL_TILE_KEYS_MOST */
   int32_t branch_count, pass_count, input_count;
   int32_t predicate_count;
   int32_t chain_count;      /* distinct score chains, at least 1 */

@@ -480,5 +480,5 @@ void plan_verify(const plan *p) {
   for (int32_t b = 0; b < t->branch_count; b++) plan_verify_branch(p, b);
   for (int32_t i = 0; i < t->predicate_count; i++)
     assert(t->predicates[i].masked == (p->predicate[i] != NULL));
-  assert(t->tile_keys >= 32 && t->tile_keys <= 128);
+  assert(t->tile_keys >= 32 && t->tile_keys <= DIL_TILE_KEYS_MOST);
 }

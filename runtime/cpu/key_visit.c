@@ -163,16 +163,28 @@ typedef struct branch_group {
 
 typedef struct branch_groups {
   int32_t count;
-  int32_t t0, t1; /* first and last query position */
+  int32_t first, last; /* the query tiles first..last - 1 of the worker's group */
+  int32_t t0, t1; /* first and last query position of these tiles */
   branch_group of[DIL_BRANCH_MAX];
 } branch_groups;
 
 /* A copy of the groups that there are: the struct has room for many more. */
 static void branch_groups_copy(branch_groups *to, const branch_groups *from) {
   to->count = from->count;
+  to->first = from->first;
+  to->last = from->last;
   to->t0 = from->t0;
   to->t1 = from->t1;
   memcpy(to->of, from->of, (size_t)from->count * sizeof *from->of);
+}
+
+/* The query tiles that the covers are for. Positions of a group ascend. */
+static void branch_groups_face(const tile_worker *wk, branch_groups *g,
+                               int32_t first, int32_t last) {
+  g->first = first;
+  g->last = last;
+  g->t0 = wk->group[first].t[0];
+  g->t1 = wk->group[last - 1].t[wk->code->lanes - 1];
 }
 
 /* `listed`: the keys are those of the branch's list. */
@@ -328,39 +340,95 @@ static bool same_covers(const branch_groups *a, const branch_groups *b) {
   return true;
 }
 
+/* The visits of all tiles to keys whose covers are known; a cover that is still
+ * partial stands for one tile. */
 static void key_visit_settled(tile_worker *wk, const branch_groups *g,
                               const packed_range *keys) {
-  if (wk->run->table->combine == DIL_COMBINE_UNION)
-    key_visit_union(wk, g, keys);
-  else
-    key_visit_multiset(wk, g, keys);
+  for (int32_t i = g->first; i < g->last; i++) {
+    wk->q = &wk->group[i];
+    if (wk->run->table->combine == DIL_COMBINE_UNION)
+      key_visit_union(wk, g, keys);
+    else
+      key_visit_multiset(wk, g, keys);
+  }
+}
+
+static int64_t packed_range_subtiles(const packed_range *keys) {
+  return (keys->n1 - keys->n0 + DIL_SUBTILE_KEYS - 1) / DIL_SUBTILE_KEYS;
+}
+
+/* Settles each subtile of `keys`: for several query tiles half of them at once,
+ * since blocks are seldom smaller. False: one is partial for several tiles. */
+static bool settle_subtiles(const tile_worker *wk, const branch_groups *g,
+                            const packed_range *keys, branch_groups *state) {
+  bool alone = g->last - g->first == 1;
+  int64_t count = packed_range_subtiles(keys);
+  int64_t part = alone ? 1 : maximum(count / 2, 1);
+  for (int64_t i = 0; i < count; i += part) {
+    packed_range piece = *keys;
+    branch_groups now;
+    piece.n0 += i * DIL_SUBTILE_KEYS;
+    piece.n1 = minimum(piece.n0 + part * DIL_SUBTILE_KEYS, keys->n1);
+    branch_groups_copy(&now, g);
+    settle_range(wk, &now, &piece);
+    bool settled = alone || is_settled(&now);
+    if (!settled && (packed_range_subtiles(&piece) == 1 ||
+                     !settle_subtiles(wk, &now, &piece, state + i)))
+      return false;
+    for (int64_t k = i; settled && k < minimum(i + part, count); k++)
+      branch_groups_copy(&state[k], &now);
+  }
+  return true;
 }
 
 /* A mask may have blocks smaller than a tile: subtiles of it are settled one by
- * one, and neighbours that came out alike are visited together. */
-static void key_visit_subtiles(tile_worker *wk, const branch_groups *g,
+ * one, and neighbours that came out alike are visited together. False, and
+ * nothing is visited: a subtile is partial for several query tiles. */
+static bool key_visit_subtiles(tile_worker *wk, const branch_groups *g,
                                packed_range keys) {
-  branch_groups state, now;
-  int64_t end = keys.n1;
-  branch_groups_copy(&state, g);
-  for (int64_t n = keys.n0; n < end; n += DIL_SUBTILE_KEYS) {
-    packed_range subtile = keys;
-    subtile.n0 = n;
-    subtile.n1 = minimum(n + DIL_SUBTILE_KEYS, end);
-    branch_groups_copy(&now, g);
-    settle_range(wk, &now, &subtile);
-    if (n > keys.n0 && !same_covers(&state, &now)) {
-      keys.n1 = n;
-      key_visit_settled(wk, &state, &keys);
-      keys.n0 = n;
-    }
-    branch_groups_copy(&state, &now);
+  branch_groups state[DIL_TILE_KEYS_MOST / DIL_SUBTILE_KEYS];
+  int64_t count = packed_range_subtiles(&keys), end = keys.n1, run = 0;
+  if (!settle_subtiles(wk, g, &keys, state)) return false;
+  for (int64_t i = 1; i <= count; i++) {
+    if (i < count && same_covers(&state[i], &state[run])) continue;
+    keys.n1 = minimum(keys.n0 + (i - run) * DIL_SUBTILE_KEYS, end);
+    key_visit_settled(wk, &state[run], &keys);
+    keys.n0 = keys.n1;
+    run = i;
   }
-  keys.n1 = end;
-  key_visit_settled(wk, &state, &keys);
+  return true;
 }
 
-/* Descends on halves of a range until it is settled or one tile. */
+/* Visits keys that are settled, or one tile of keys. False, and nothing is
+ * visited: several query tiles differ. */
+static bool key_visit_steps(tile_worker *wk, const branch_groups *g,
+                            packed_range keys, int64_t step) {
+  if (has_masks(wk, g)) return key_visit_subtiles(wk, g, keys);
+  if (!is_settled(g) && g->last - g->first > 1) return false;
+  for (int64_t end = keys.n1; keys.n0 < end; keys.n0 = keys.n1) {
+    keys.n1 = minimum(keys.n0 + step, end);
+    key_visit_settled(wk, g, &keys);
+  }
+  return true;
+}
+
+static void key_visit_descend(tile_worker *wk, const branch_groups *of,
+                              packed_range keys, int64_t step);
+
+/* The same for the query tiles by halves, and where these differ, too, one by
+ * one. */
+static void key_visit_fewer(tile_worker *wk, branch_groups *g,
+                            packed_range keys, int64_t step) {
+  int32_t first = g->first, last = g->last, count = last - first;
+  int32_t part = count == wk->group_count ? (count + 1) / 2 : 1;
+  for (int32_t i = first; i < last; i += part) {
+    branch_groups_face(wk, g, i, i + part < last ? i + part : last);
+    key_visit_descend(wk, g, keys, step);
+  }
+}
+
+/* Descends on halves of a range until it is settled or one tile, and then to
+ * fewer query tiles: what is alike for all of them is asked once. */
 static void key_visit_descend(tile_worker *wk, const branch_groups *of,
                               packed_range keys, int64_t step) {
   branch_groups g;
@@ -374,15 +442,8 @@ static void key_visit_descend(tile_worker *wk, const branch_groups *of,
     key_visit_descend(wk, &g, right, step);
     return;
   }
-  for (int64_t n = keys.n0; n < keys.n1; n += step) {
-    packed_range one = keys;
-    one.n0 = n;
-    one.n1 = minimum(n + step, keys.n1);
-    if (has_masks(wk, &g))
-      key_visit_subtiles(wk, &g, one);
-    else
-      key_visit_settled(wk, &g, &one);
-  }
+  if (!key_visit_steps(wk, &g, keys, step))
+    key_visit_fewer(wk, &g, keys, step);
 }
 
 /* Keys a tile: evenly shared, unless blocks of a mask want whole tiles. */
@@ -427,11 +488,7 @@ void key_visit_range(tile_worker *wk, uint64_t branches, packed_range keys) {
     keys.n1 = minimum(keys.n0 + most, end);
     if (wk->enter && !wk->enter(wk, &keys)) continue;
     if (wk->run->drop) packed_range_words(wk, &keys);
-    for (int32_t i = 0; i < wk->group_count; i++) {
-      wk->q = &wk->group[i];
-      g.t0 = wk->q->t[0];
-      g.t1 = wk->q->t[wk->code->lanes - 1];
-      key_visit_descend(wk, &g, keys, step);
-    }
+    branch_groups_face(wk, &g, 0, wk->group_count);
+    key_visit_descend(wk, &g, keys, step);
   }
 }
