@@ -10,8 +10,7 @@
 #include "spec.h"
 #include "runtime/base/random.h"
 #include "runtime/ring/ranks.h"
-#include "tests/support/gpu.h"
-#include "tests/support/gradients.h"
+#include "tests/support/gpu_gradients.h"
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -170,6 +169,16 @@ static const char *gradients_problem(const spec *s, const tested_pattern *made,
   return gradient_laws(made->pattern, &g->call, LAW_BOUND);
 }
 
+/* The same on a GPU, by kernels that add in a fixed order or in any. */
+static const char *gpu_gradients_problem(const spec *s,
+                                         const tested_pattern *made) {
+  int32_t lengths[SPEC_BATCHES];
+  unsigned force = force_all[s->force].force;
+  gradient_shape shape = gradient_shape_of(s, lengths);
+  return s->seed % 4 == 1 ? gpu_gradient_problem_any_order(made, force, shape)
+                          : gpu_gradient_problem(made, force, shape);
+}
+
 /* In the child: writes what is wrong to `out`, nothing when all is well. How it
  * ends then. */
 static int compute(const spec *s, FILE *out) {
@@ -179,6 +188,10 @@ static int compute(const spec *s, FILE *out) {
   tested_pattern *made = tested_pattern_new("fuzz.dil", text, NULL, 0);
   if (made->pattern == NULL) {
     fprintf(out, "not accepted: %s", made->problem);
+    return 0;
+  }
+  if (backward && !on_ring && gpu_wanted()) {
+    fputs(gpu_gradients_problem(s, made), out);
     return 0;
   }
   const char *const *isas = cpu_isas();
