@@ -387,8 +387,8 @@ DIL_API dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
 /* ---- ranks --------------------------------------------------------------- */
 
 /* One sequence on several processes: each is a rank that owns a shard of the
- * queries and of the keys, and calls with its own rows. Ranks are on processors.
- * The functions below are collective: every rank calls them, in the same order.
+ * queries and of the keys, and calls with its own rows. Ranks are on processors,
+ * or each on a GPU of its own, and rows travel by NCCL then. The functions below are collective: every rank calls them, in the same order.
  * Where a rank fails, is gone or is silent for `timeout`, every rank's call fails,
  * and later calls with it; the text names the rank. */
 typedef struct dil_rank dil_rank;
@@ -411,8 +411,9 @@ typedef struct dil_rank_options {
 } dil_rank_options;
 #define DIL_RANK_OPTIONS_INIT {sizeof(dil_rank_options), 0, 0, 1, 0, 0, 0}
 
-/* Joins a process to the other ranks, for calls of a kernel on the processor,
- * which must outlive the rank. One thread at a time uses a rank. */
+/* Joins a process to the other ranks, for calls of a kernel, which must outlive
+ * the rank. On a GPU it was made with `ranks` in its options; a call waits for the
+ * work on its stream, and for its own. One thread at a time uses a rank. */
 DIL_API dil_status dil_rank_new(dil_kernel *kernel,
                                 const dil_rank_options *options,
                                 dil_rank **rank);
@@ -429,7 +430,8 @@ DIL_API dil_status dil_rank_positions(const dil_rank *rank, int64_t length,
 DIL_API dil_status dil_rank_run(dil_rank *rank, const dil_sizes *whole,
                                 const dil_arguments *arguments);
 /* dil_kernel_backward of the rank's rows. lse must be given on all ranks, or on
- * none; the workspace is not used. Gradients of inputs are those of the whole, on every rank. */
+ * none; the workspace is not used. Gradients of inputs are those of the whole, on
+ * every rank. On a GPU all gradients are row-major, and dq, dk and dv are f32. */
 DIL_API dil_status dil_rank_backward(dil_rank *rank, const dil_sizes *whole,
                                      const dil_gradients *gradients);
 

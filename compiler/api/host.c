@@ -36,6 +36,7 @@ typedef struct host_job {
   driver_request request;
   const dil_sizes *sizes;    /* of its calls; NULL: not known */
   bool json;
+  bool ranks;                /* a rank may take the kernel */
 } host_job;
 
 typedef dil_status (*work)(host_job *j);
@@ -273,7 +274,7 @@ static dil_status log_warnings(const host_job *j, const compilation *c) {
 
 static dil_status make_code(host_job *j, compilation *c) {
   code_request request = driver_code_request(c, j->program->context);
-  request.lazy = request.full_sequences_only = true;
+  request.lazy = request.full_sequences_only = !j->ranks;
   return driver_code(c, &request, &j->kernel->code);
 }
 
@@ -358,7 +359,11 @@ static dil_status make_kernel(dil_program *p, const char *name,
   host_kernel *k = kernel_made_new(p);
   if (!k) return no_memory();
   host_job j = {
-      .program = p, .kernel = k, .json = o.json != 0, .sizes = o.sizes};
+      .program = p,
+      .kernel = k,
+      .json = o.json != 0,
+      .ranks = o.ranks != 0,
+      .sizes = o.sizes};
   j.request =
       (driver_request){.kernel = name,
                        .force = o.force,

@@ -5,6 +5,7 @@
 #include "interface.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/status.h"
+#include "runtime/ring/rows_module.h"
 #include <string.h>
 
 /* With NCCL the ranks are one process or several: processes with DIL_MEET, an
@@ -141,16 +142,9 @@ dil_status session_ranks_ring(session_ranks *t) {
 }
 
 dil_status session_ranks_nccl(session_ranks *t, const topology *on) {
-  void *symbol;
   if (on->link != LINK_NCCL || on->devices == 1) return DIL_OK;
   if (!t->on_gpu)
     return dil_fail(DIL_UNSUPPORTED, "topology '%s' is linked by NCCL, which "
                     "joins GPUs: say --device cuda", on->name);
-  dil_status status =
-      dil_module_open("dilrt-nccl.so", DIL_NCCL_SYMBOL, &symbol);
-  if (status) return status;
-  t->task.nccl = ((dil_nccl_init)symbol)();
-  if (t->task.nccl->version == DIL_INTERFACE) return DIL_OK;
-  return dil_fail(DIL_ENVIRONMENT, "dilrt-nccl.so is of another version of "
-                                   "dil");
+  return rows_module_open(&t->task.nccl);
 }

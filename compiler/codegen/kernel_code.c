@@ -34,6 +34,11 @@ static dil_status kernel_code_more(const void *context, int32_t index,
   return deferred_take(of, index, waits, code);
 }
 
+static dil_status kernel_code_rows(const void *context, dil_cuda_code *code) {
+  return code_cache_helper(&((const kernel_code *)context)->request,
+                           HELPER_ROWS, code);
+}
+
 /* ---- making and freeing -------------------------------------------------- */
 
 static dil_status kernel_code_cubins(kernel_code *k) {
@@ -57,6 +62,7 @@ static dil_status kernel_code_cubins(kernel_code *k) {
   k->source.codes = codes->code;
   k->source.code_count = codes->count;
   k->source.more = k->deferred ? kernel_code_more : NULL;
+  k->source.rows = of->full_sequences_only ? NULL : kernel_code_rows;
   snprintf(k->chip, sizeof k->chip, "sm_%d", request.arch);
   k->source.target = k->chip;
   return DIL_OK;

@@ -23,6 +23,9 @@ typedef struct dil_kernel_source {
   const struct dil_cuda_code *codes; /* on a GPU, see cuda/cuda.h */
   int32_t code_count;
   dil_more more;               /* NULL: each of them has its cubin */
+  /* On a GPU, the code of templates/rows.cu for its chip; the cubin is the
+   * caller's. NULL: the kernel takes no parts of sequences, so no ranks. */
+  dil_status (*rows)(const void *context, struct dil_cuda_code *code);
   dil_dimension dimension;     /* NULL: the plan has no inputs */
   void *context;               /* of make, more and dimension */
   void (*release)(void *context); /* after the last use; NULL: nothing to do.

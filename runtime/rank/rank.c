@@ -1,28 +1,16 @@
 /* rank.c - one rank of a ring, for hosts whose ranks are processes; see dilrt.h.
  *
  * In: a kernel, where the ranks meet, and calls of the rank's own rows. Out: o
- * and lse, or gradients, of these rows; or an error that every rank hears of: a
- * rank that cannot go on revokes the link. */
-#include "runtime/api/context.h"
+ * and lse, or gradients (rank_backward.c), of these rows; or an error that every
+ * rank hears of: a rank that cannot go on revokes the link. */
+#include "rank.h"
 #include "runtime/api/usage.h"
 #include "runtime/base/status.h"
-#include "runtime/ring/input_sums.h"
-#include "runtime/ring/ring.h"
-#include "runtime/ring/row_copy.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct dil_rank {
-  dil_kernel *kernel;      /* the host's */
-  dil_link *link;
-  ring_device *device;
-  ring_routes routes;      /* of the last shape */
-  dil_layout layout;
-  bool gathers;
-};
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -60,9 +48,12 @@ static dil_status rank_make(dil_kernel *k, const dil_rank_options *o,
   r->kernel = k;
   r->layout = (dil_layout)o->layout;
   r->gathers = o->gather != 0;
-  dil_status status = ring_cpu_new(
-      k->cpu, dil_threads_count(k->context->threads), &r->device);
+  dil_status status =
+      k->gpu ? rank_gpu_open(r)
+             : ring_cpu_new(k->cpu, dil_threads_count(k->context->threads),
+                            &r->device);
   if (!status) status = open_link(o, &r->link);
+  if (!status && k->gpu && o->ranks > 1) status = rank_gpu_join(r);
   if (!status) *made = r;
   else dil_rank_free(r);
   return status;
@@ -80,10 +71,6 @@ dil_status dil_rank_new(dil_kernel *kernel, const dil_rank_options *options,
   if (!status)
     status = dil_struct_read(&o, sizeof o, options, "dil_rank_options");
   if (!status) status = check_options(&o);
-  if (!status && !kernel->cpu)
-    status = dil_fail(DIL_UNSUPPORTED, "kernel '%s' is on %s: in this build "
-                      "ranks of a host are on processors",
-                      kernel->source.table->name, kernel->context->device);
   if (!status) status = rank_make(kernel, &o, made);
   return dil_call_end(status);
 }
@@ -91,6 +78,7 @@ dil_status dil_rank_new(dil_kernel *kernel, const dil_rank_options *options,
 void dil_rank_free(dil_rank *r) {
   if (!r) return;
   ring_routes_free(&r->routes, r->device);
+  rank_gpu_close(r);
   link_free(r->link);
   ring_device_free(r->device);
   free(r);
@@ -122,14 +110,6 @@ dil_status dil_rank_positions(const dil_rank *r, int64_t length,
 
 /* ---- a call -------------------------------------------------------------- */
 
-/* A run: the ring, and the views that it borrows. */
-typedef struct rank_run {
-  dil_ring ring;
-  ring_rows rows;
-  ring_gradients gradients;
-  void *sums, *again;      /* of gradients; o and lse made again */
-} rank_run;
-
 /* Rows first..first+count-1 along an axis. */
 static dil_tensor slice(const dil_tensor *t, int32_t axis, int64_t first,
                         int64_t count) {
@@ -141,9 +121,8 @@ static dil_tensor slice(const dil_tensor *t, int32_t axis, int64_t first,
   return part;
 }
 
-/* The rows of each progression stand one after the other. */
-static void slices(const dil_tensor *t, int32_t axis, const positions *p,
-                   dil_tensor parts[PROGRESSIONS_MOST]) {
+void rank_slices(const dil_tensor *t, int32_t axis, const positions *p,
+                 dil_tensor parts[PROGRESSIONS_MOST]) {
   int64_t first = 0;
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++) {
     int64_t count = i < p->count ? p->progression[i].count : 0;
@@ -200,16 +179,15 @@ static dil_status describe(dil_rank *r, const dil_sizes *whole,
                          .rows = &run->rows,
                          .plan_hash = r->kernel->source.plan_hash,
                          .checkpoint = {.name = r->link->rank}};
-  slices(&c->q, 1, &q, run->rows.q);
-  slices(&c->o, 1, &q, run->rows.o);
-  slices(&c->lse, 2, &q, run->rows.lse);
-  slices(&c->k, 1, &k, run->rows.keys.k);
-  slices(&c->v, 1, &k, run->rows.keys.v);
+  rank_slices(&c->q, 1, &q, run->rows.q);
+  rank_slices(&c->o, 1, &q, run->rows.o);
+  rank_slices(&c->lse, 2, &q, run->rows.lse);
+  rank_slices(&c->k, 1, &k, run->rows.keys.k);
+  rank_slices(&c->v, 1, &k, run->rows.keys.v);
   return DIL_OK;
 }
 
-/* A rank that cannot even begin tells the others. */
-static dil_status give_up(const dil_rank *r, dil_status status) {
+dil_status rank_give_up(const dil_rank *r, dil_status status) {
   char why[256];
   if (r->link->ranks == 1) return status; /* there are no others */
   snprintf(why, sizeof why, "%s", dil_last_error());
@@ -217,174 +195,33 @@ static dil_status give_up(const dil_rank *r, dil_status status) {
   return dil_fail(status, "%s", why);
 }
 
-/* The first of a call, whose end is dil_call_end. */
-static dil_status begin_call(const dil_rank *r, const dil_sizes *whole) {
+dil_status rank_call_begin(const dil_rank *r, const dil_sizes *whole) {
   dil_call_begin();
   dil_status status = dil_usage_given("rank", r, "sizes", whole, NULL);
   if (!status) status = dil_context_check(r->kernel->context);
   return status ? status : dil_usage_sizes(whole);
 }
 
-/* Makes a run of a call that was read with `status`; a failure of either is for
- * all ranks. */
-static dil_status make_run(dil_rank *r, const dil_sizes *whole,
-                           const dil_call *call, dil_status status,
-                           rank_run *run) {
+dil_status rank_run_make(dil_rank *r, const dil_sizes *whole,
+                         const dil_call *call, void *stream, dil_status status,
+                         rank_run *run) {
+  const dil_context *c = r->kernel->context;
   if (!status) status = describe(r, whole, call, run);
-  return status ? give_up(r, status) : DIL_OK;
+  if (!status && c->gpu) status = c->cuda->wait(c->gpu, stream);
+  return status ? rank_give_up(r, status) : DIL_OK;
+}
+
+dil_status rank_run_ring(dil_rank *r, rank_run *run) {
+  return r->kernel->gpu ? rank_gpu_run(r, &run->ring) : ring_run(&run->ring);
 }
 
 dil_status dil_rank_run(dil_rank *r, const dil_sizes *whole,
                         const dil_arguments *given) {
   arguments a;
   rank_run run = {.sums = NULL};
-  dil_status status = begin_call(r, whole);
+  dil_status status = rank_call_begin(r, whole);
   if (status) return dil_call_end(status);
   status = arguments_read(r->kernel, given, &a);
-  status = make_run(r, whole, &a.call, status, &run);
-  return dil_call_end(status ? status : ring_run(&run.ring));
-}
-
-/* ---- gradients ----------------------------------------------------------- */
-
-/* An f32 tensor of the same shape at *at, which moves on; *at NULL: none. */
-static dil_tensor sums_like(const dil_tensor *t, float **at) {
-  dil_tensor sums = dil_tensor_make(*at, DIL_F32, t->rank, t->shape);
-  if (*at) *at += dil_tensor_count(t);
-  return sums;
-}
-
-/* Sums of dq, dk and dv as large as q, k and v, and behind them the inputs'. */
-static dil_status take_sums(const dil_backward_call *c, rank_run *run,
-                            dil_tensor sums[3]) {
-  int64_t rows = dil_tensor_count(&c->forward.q) +
-                 dil_tensor_count(&c->forward.k) +
-                 dil_tensor_count(&c->forward.v);
-  int64_t inputs = input_sums_count(c);
-  rows += rows & 1; /* float64 follows */
-  run->sums = calloc((size_t)rows + 2 * (size_t)inputs + 2, sizeof(float));
-  if (!run->sums) return dil_fail(DIL_MEMORY, "no memory for gradients");
-  float *at = run->sums;
-  run->gradients.inputs = inputs ? (double *)(void *)(at + rows) : NULL;
-  sums[0] = sums_like(&c->forward.q, &at);
-  sums[1] = sums_like(&c->forward.k, &at);
-  sums[2] = sums_like(&c->forward.v, &at);
-  return DIL_OK;
-}
-
-static void view_gradients(const dil_backward_call *c, rank_run *run,
-                           const dil_tensor sums[3]) {
-  ring_gradients *g = &run->gradients;
-  positions q = partition_queries(&run->ring.shape, run->ring.link->rank);
-  positions k = partition_keys(&run->ring.shape, run->ring.link->rank);
-  g->wanted = c->inputs;
-  g->lse_given = c->lse.rank != 0;
-  slices(&c->output, 1, &q, g->output);
-  slices(&c->lse, 2, &q, g->lse);
-  slices(&sums[0], 1, &q, g->dq);
-  slices(&sums[1], 1, &k, g->keys.k);
-  slices(&sums[2], 1, &k, g->keys.v);
-  run->ring.gradients = g;
-}
-
-/* The sums of inputs of all ranks, added in the order of ranks: every rank has
- * the same bits. */
-static dil_status add_inputs(const dil_rank *r, const rank_run *run,
-                             int64_t count) {
-  dil_link *link = run->ring.link;
-  int64_t bytes = count * (int64_t)sizeof(double);
-  double *all = calloc((size_t)(count * link->ranks) + 1, sizeof *all);
-  double *sums = run->gradients.inputs;
-  dil_status status = DIL_OK;
-  if (!all)
-    status = give_up(
-        r, dil_fail(DIL_MEMORY, "no memory for gradients of inputs"));
-  if (all && count) memcpy(all + link->rank * count, sums, (size_t)bytes);
-  for (int32_t step = 1; step < link->ranks && !status; step++) {
-    int32_t from = (link->rank - step + link->ranks) % link->ranks;
-    const link_transfer t = {.to = (link->rank + step) % link->ranks,
-                             .from = from,
-                             .send = sums,
-                             .receive = all + from * count,
-                             .send_bytes = bytes,
-                             .receive_bytes = bytes};
-    status = link->calls->post(link, step, &t);
-    if (!status) status = link->calls->wait(link, step);
-  }
-  for (int64_t n = 0; n < count && !status; n++) {
-    double sum = 0;
-    for (int32_t i = 0; i < link->ranks; i++) sum += all[i * count + n];
-    sums[n] = sum;
-  }
-  free(all);
-  return status;
-}
-
-static dil_status store_sums(const dil_rank *r, const dil_backward_call *c,
-                             const dil_tensor sums[3]) {
-  const dil_tensor *to[3] = {&c->dq, &c->dk, &c->dv};
-  dil_status status = DIL_OK;
-  for (int i = 0; i < 3 && !status; i++)
-    if (to[i]->data)
-      status = row_copy(r->kernel->context->threads, &sums[i], to[i]);
-  return status;
-}
-
-/* Makes o and lse again where the host did not keep lse; all ranks alike. An lse
- * of a rank without rows is given without memory. */
-static dil_status run_again(const dil_rank *r, dil_backward_call *c,
-                            rank_run *run) {
-  dil_call *f = &c->forward;
-  const dil_table *t = run->ring.shape.table;
-  const int64_t rows[] = {f->q.shape[0], t->heads, f->q.shape[1]};
-  positions q = partition_queries(&run->ring.shape, run->ring.link->rank);
-  if (f->lse.rank || combine_is_additive(t)) return DIL_OK;
-  f->lse = dil_tensor_make(NULL, DIL_F32, 3, rows);
-  f->o = dil_tensor_make(NULL, t->dtype, 4, f->o.shape);
-  size_t sums = (size_t)dil_tensor_count(&f->lse) * sizeof(float);
-  run->again = calloc(sums + 1 + (size_t)dil_tensor_count(&f->o) *
-                                     dil_dtype_size(t->dtype), 1);
-  if (!run->again) return give_up(r, dil_fail(DIL_MEMORY, "no memory for lse"));
-  f->lse.data = run->again;
-  f->o.data = (char *)run->again + sums;
-  slices(&f->o, 1, &q, run->rows.o);
-  slices(&f->lse, 2, &q, run->rows.lse);
-  return ring_run(&run->ring);
-}
-
-static dil_status run_backward(dil_rank *r, dil_backward_call *c,
-                               rank_run *run) {
-  dil_tensor sums[3];
-  int64_t inputs = input_sums_count(c);
-  dil_status status = take_sums(c, run, sums);
-  if (status) return give_up(r, status);
-  status = run_again(r, c, run);
-  if (status) return status;
-  view_gradients(c, run, sums);
-  status = ring_run(&run->ring);
-  if (!status && inputs) status = add_inputs(r, run, inputs);
-  if (!status) status = store_sums(r, c, sums);
-  if (!status && inputs) input_sums_store(c, run->gradients.inputs);
-  return status;
-}
-
-static dil_status check_direction(const dil_kernel *k) {
-  if (k->source.direction == DIL_BACKWARD) return DIL_OK;
-  return dil_fail(DIL_USAGE, "kernel '%s' was made without gradients: set "
-                  "`backward` in its options", k->source.table->name);
-}
-
-dil_status dil_rank_backward(dil_rank *r, const dil_sizes *whole,
-                             const dil_gradients *given) {
-  gradients g;
-  rank_run run = {.sums = NULL};
-  dil_status status = begin_call(r, whole);
-  if (status) return dil_call_end(status);
-  status = check_direction(r->kernel);
-  if (!status) status = gradients_read(r->kernel, given, &g);
-  status = make_run(r, whole, &g.call.forward, status, &run);
-  if (!status) status = run_backward(r, &g.call, &run);
-  free(run.sums);
-  free(run.again);
-  return dil_call_end(status);
+  status = rank_run_make(r, whole, &a.call, a.stream, status, &run);
+  return dil_call_end(status ? status : rank_run_ring(r, &run));
 }

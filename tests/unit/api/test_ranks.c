@@ -1,6 +1,8 @@
 /* test_ranks.c - ranks of a host against one call of the whole: o, lse and all
  * gradients, also where a sequence has fewer rows than there are ranks. The
- * ranks are threads, which meet at a file. */
+ * ranks are threads, which meet at a file. With DIL_TEST_DEVICE=cuda each has a
+ * GPU of its own, and the call of the whole is the processor's. */
+#include "tests/support/gpu.h"
 #include "tests/support/host.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -17,7 +19,9 @@ static const char *text =
     " input slope : f32[H] gradient; score s - slope[h] * (i - j);\n"
     " branch { } }\nkernel k = p backward;\n";
 
-enum { RANKS = 3, HEADS = 4, WIDTH = 16, ROWS_MOST = 100 };
+enum { RANKS_MOST = 3, HEADS = 4, WIDTH = 16, ROWS_MOST = 100 };
+
+static int32_t ranks = RANKS_MOST;
 
 /* The tensors that a call reads and writes. */
 enum { Q, K, V, O, D_O, DQ, DK, DV, LSE, DLSE, PARTS };
@@ -114,6 +118,8 @@ typedef struct rank_thread {
   pthread_t thread;
   row_tensors own;
   int64_t position[ROWS_MOST];
+  dil_context *gpu;        /* NULL: the processor */
+  void *there[PARTS + 2];  /* the rows, slopes and their gradient on it */
   dil_status status;
   char text[256];
 } rank_thread;
@@ -132,6 +138,70 @@ static void take_rows(rank_thread *r) {
               *element(&r->s->whole, i, r->position[n], h, d);
 }
 
+/* ---- on a GPU ------------------------------------------------------------ */
+
+static int64_t bytes_of(const DLTensor *t) {
+  int64_t bytes = (int64_t)sizeof(float);
+  for (int32_t i = 0; i < t->ndim; i++) bytes *= t->shape[i];
+  return bytes;
+}
+
+/* All tensors of a rank: those of its rows first. */
+static DLTensor *tensor_of(rank_thread *r, int part) {
+  row_tensors *t = &r->own;
+  return part < PARTS ? &t->tensor[part] : part == PARTS ? &t->slope : &t->d_slope;
+}
+
+/* Copies them to the device, where they stay. */
+static dil_status move_up(rank_thread *r) {
+  char name[24];
+  snprintf(name, sizeof name, "%s", r->gpu ? dil_context_device(r->gpu) : "");
+  dil_status status = DIL_OK;
+  for (int i = 0; i < PARTS + 2 && r->gpu && !status; i++) {
+    DLTensor *t = tensor_of(r, i);
+    t->device = (DLDevice){kDLCUDA, atoi(strchr(name, ':') + 1)};
+    if (!bytes_of(t)) continue;
+    status = dil_memory_take(r->gpu, bytes_of(t), &r->there[i]);
+    if (!status)
+      status = dil_memory_write(r->gpu, r->there[i], t->data, bytes_of(t));
+    t->data = r->there[i];
+  }
+  return status;
+}
+
+/* Copies them back. */
+static dil_status move_down(rank_thread *r) {
+  dil_status status = DIL_OK;
+  for (int i = 0; i < PARTS + 2 && r->gpu; i++) {
+    DLTensor *t = tensor_of(r, i);
+    float *here = i < PARTS ? r->own.at[i]
+                  : i == PARTS ? r->own.slopes : r->own.d_slopes;
+    if (!r->there[i]) continue;
+    if (!status) status = dil_memory_read(r->gpu, here, r->there[i], bytes_of(t));
+    dil_memory_give(r->gpu, r->there[i]);
+  }
+  return status;
+}
+
+/* A kernel on the GPU of the rank's number. */
+static dil_status make_kernel(rank_thread *r, int32_t for_ranks,
+                              dil_kernel **made) {
+  dil_context_options on = DIL_CONTEXT_OPTIONS_INIT;
+  dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
+  dil_program *parsed = NULL;
+  char device[16];
+  snprintf(device, sizeof device, "cuda:%d", r->rank);
+  on.device = device;
+  o.ranks = for_ranks;
+  dil_status status = dil_context_new(&on, &r->gpu);
+  if (!status)
+    status = dil_program_parse(r->gpu, "ranks", text, strlen(text), NULL,
+                               &parsed);
+  if (!status) status = dil_program_kernel(parsed, NULL, &o, made);
+  if (parsed) dil_program_free(parsed);
+  return status;
+}
+
 static dil_status call_both(rank_thread *r, dil_rank *rank) {
   int64_t rows = 0;
   dil_status status =
@@ -139,24 +209,30 @@ static dil_status call_both(rank_thread *r, dil_rank *rank) {
   if (status) return status;
   tensors_make(&r->own, rows);
   take_rows(r);
+  status = move_up(r);
   const dil_arguments a = arguments_of(&r->own);
   const dil_gradients g = gradients_of(&r->own, &a);
-  status = dil_rank_run(rank, &r->s->sizes, &a);
-  return status ? status : dil_rank_backward(rank, &r->s->sizes, &g);
+  if (!status) status = dil_rank_run(rank, &r->s->sizes, &a);
+  if (!status) status = dil_rank_backward(rank, &r->s->sizes, &g);
+  return status ? status : move_down(r);
 }
 
 static void *run_rank(void *context) {
   rank_thread *r = context;
   dil_rank_options o = DIL_RANK_OPTIONS_INIT;
   dil_rank *rank = NULL;
+  dil_kernel *own = r->s->kernel;
   o.meet = r->s->meet;
   o.rank = r->rank;
-  o.ranks = RANKS;
+  o.ranks = ranks;
   o.layout = r->s->layout;
-  r->status = dil_rank_new(r->s->kernel, &o, &rank);
+  r->status = gpu_wanted() ? make_kernel(r, 1, &own) : DIL_OK;
+  if (!r->status) r->status = dil_rank_new(own, &o, &rank);
   if (!r->status) r->status = call_both(r, rank);
   snprintf(r->text, sizeof r->text, "%s", dil_last_error());
   dil_rank_free(rank);
+  if (own != r->s->kernel) dil_kernel_free(own);
+  dil_context_free(r->gpu);
   return NULL;
 }
 
@@ -202,19 +278,19 @@ static void scene_open(rank_scene *s, int64_t rows, int32_t layout) {
 
 static void ranks_agree(int64_t rows, int32_t layout) {
   rank_scene s;
-  rank_thread ranks[RANKS];
+  rank_thread each[RANKS_MOST];
   scene_open(&s, rows, layout);
-  memset(ranks, 0, sizeof ranks);
-  for (int32_t i = 0; i < RANKS; i++) {
-    ranks[i].s = &s;
-    ranks[i].rank = i;
-    ck_assert(!pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]));
+  memset(each, 0, sizeof each);
+  for (int32_t i = 0; i < ranks; i++) {
+    each[i].s = &s;
+    each[i].rank = i;
+    ck_assert(!pthread_create(&each[i].thread, NULL, run_rank, &each[i]));
   }
-  for (int32_t i = 0; i < RANKS; i++) pthread_join(ranks[i].thread, NULL);
-  for (int32_t i = 0; i < RANKS; i++) {
-    ck_assert_msg(!ranks[i].status, "rank %d: %s", i, ranks[i].text);
-    compare_rank(&ranks[i]);
-    tensors_free(&ranks[i].own);
+  for (int32_t i = 0; i < ranks; i++) pthread_join(each[i].thread, NULL);
+  for (int32_t i = 0; i < ranks; i++) {
+    ck_assert_msg(!each[i].status, "rank %d: %s", i, each[i].text);
+    compare_rank(&each[i]);
+    tensors_free(&each[i].own);
   }
   tensors_free(&s.whole);
 }
@@ -231,14 +307,53 @@ START_TEST(so_are_ranks_without_rows) {
 }
 END_TEST
 
+/* What a rank on a GPU cannot take is said by name. */
+START_TEST(a_gpu_refuses_by_name) {
+  dil_rank_options o = DIL_RANK_OPTIONS_INIT;
+  rank_thread r = {.rank = 0};
+  dil_kernel *own = NULL;
+  dil_rank *rank = NULL;
+  dil_sizes sizes = {1, 9, 9};
+  if (!gpu_wanted()) return;
+  o.meet = "/tmp/test_ranks.alone";
+  host_must(make_kernel(&r, 0, &own));
+  host_refused(dil_rank_new(own, &o, &rank), DIL_USAGE, "set `ranks`");
+  dil_kernel_free(own);
+  dil_context_free(r.gpu);
+  host_must(make_kernel(&r, 1, &own));
+  host_must(dil_rank_new(own, &o, &rank));
+  tensors_make(&r.own, 9);
+  const dil_arguments a = arguments_of(&r.own);
+  const dil_gradients g = gradients_of(&r.own, &a);
+  host_refused(dil_rank_run(rank, &sizes, &a), DIL_USAGE, "q is on");
+  host_must(move_up(&r));
+  r.own.tensor[DK].strides = (int64_t[]){9 * 32, 16, 9 * 16, 1};
+  host_refused(dil_rank_backward(rank, &sizes, &g), DIL_UNSUPPORTED,
+               "dk is not row-major");
+  dil_rank_free(rank);
+  dil_kernel_free(own);
+  dil_context_free(r.gpu);
+}
+END_TEST
+
+/* As many ranks as there are GPUs for. */
+static void count_ranks(void) {
+  int32_t count = RANKS_MOST;
+  if (gpu_wanted() && gpu_module()->devices(&count))
+    fprintf(stderr, "%s\n", dil_last_error());
+  if (count < RANKS_MOST) ranks = count;
+}
+
 int main(void) {
   host_modules();
+  count_ranks();
   Suite *suite = suite_create("ranks");
   TCase *tests = tcase_create("ranks");
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, ranks_are_the_whole, 0, DIL_RANKS_STRIPED + 1);
   tcase_add_loop_test(tests, so_are_ranks_without_rows, 0,
                       DIL_RANKS_STRIPED + 1);
+  tcase_add_test(tests, a_gpu_refuses_by_name);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
