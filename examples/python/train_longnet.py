@@ -9,7 +9,8 @@ examples/data/tokens.txt, or any file.
         --steps 50
 
 With --ring each process has a part of every piece, and attention runs on all of
-them: the curve is that of one process but for rounding.
+them: the curve is that of one process but for rounding. With --device cuda each
+has a GPU of its own.
 
 A step takes random pieces of the text, the same ones for the same --seed and
 step, so that a run that goes on with --resume draws the curve of one that never
@@ -63,10 +64,14 @@ def join_ring(o):
     """The ring of the processes that torchrun has started, or None."""
     if not o.ring:
         return None
-    if o.attention != "dil" or torch.device(o.device).type != "cpu":
-        raise SystemExit("--ring goes with --attention dil and --device cpu: no "
-                         "other attention reads the rows of other processes")
-    torch.distributed.init_process_group("gloo")
+    if o.attention != "dil":
+        raise SystemExit("--ring goes with --attention dil: no other attention "
+                         "reads the rows of other processes")
+    on_gpus = torch.device(o.device).type == "cuda"
+    if on_gpus:  # each process has its own, as torchrun numbers them
+        o.device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(o.device)
+    torch.distributed.init_process_group("nccl" if on_gpus else "gloo")
     if torch.distributed.get_world_size() != o.ring:
         raise SystemExit(f"--ring {o.ring} wants as many processes, and there are "
                          f"{torch.distributed.get_world_size()}: torchrun "

@@ -150,15 +150,17 @@ class Program(_Owned):
                 for i in range(count)]
 
     def kernel(self, name=None, isa=None, backward=False, dtype=None, heads=0,
-               kv_heads=0, head_dim=0, value_dim=0):
+               kv_heads=0, head_dim=0, value_dim=0, ranks=False):
         """The kernel of that name; the only one when not given. backward: with
         gradients. dtype, as dil.attention takes it, and the sizes stand in
-        place of the pattern's own."""
+        place of the pattern's own. ranks: for dil.torch.Ring, whose ranks have
+        parts of sequences."""
         pointer = ctypes.c_void_p()
         options = _c.KernelOptions(
             isa=_c.encoded("isa", isa), backward=int(backward),
             dtype=_c.encoded("dtype", _tensors.dtype_name(dtype)), heads=heads,
-            kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim)
+            kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim,
+            ranks=int(ranks))
         _must(_library.dil_program_kernel(
             self._pointer, _c.encoded("name", name), ctypes.byref(options),
             ctypes.byref(pointer)))

@@ -98,6 +98,16 @@ def _compare(words, rank):
                         f"rank {rank} has {mine}, and rank {other} has {its}")
 
 
+def _set_apart(owned):
+    """Raises where two processes have one thing, of which each wants its own."""
+    first = {}
+    for rank, own in enumerate(owned):
+        if own is not None and first.setdefault(own, rank) != rank:
+            raise Error("DIL_USAGE", f"rank {first[own]} and rank {rank} are both "
+                        f"on {own}: each rank of a ring wants a GPU of its own, "
+                        "torch.cuda.set_device() says which")
+
+
 def _as_error(problem):
     """The word of a process that cannot go on."""
     if isinstance(problem, Error):
@@ -243,19 +253,20 @@ class Agreement:
         with _asking("a ring's processes cannot agree"):
             self._put(self._key(self._round, self.rank), json.dumps(said))
 
-    def reach(self, word, ready=True, offer=None):
+    def reach(self, word, ready=True, offer=None, own=None):
         """Whether all are `ready`, and what rank 0 offers, in a round where all
-        say the same word. It raises on all where one process refuses or says
-        another one."""
-        self._say(word=word, ready=ready, offer=offer)
+        say the same word, and none has the `own` of another. It raises on all
+        where one process refuses or says another word."""
+        self._say(word=word, ready=ready, offer=offer, own=own)
         with _asking("a ring's processes cannot agree"):
             said = self._words()
         _compare([one["word"] for one in said], self.rank)
+        _set_apart([one["own"] for one in said])
         return all(one["ready"] for one in said), said[0]["offer"]
 
     def refuse(self, problem):
         """This process's turn in a round where it cannot go on."""
-        self._say(word=_as_error(problem), ready=False)
+        self._say(word=_as_error(problem), ready=False, own=None)
 
     def meeting(self):
         """Where dil's own links meet: a port of the host of rank 0, which

@@ -29,9 +29,9 @@ def _forget():
     _lost.append(dict(_contexts))
     _contexts.clear()
     for plan in _plans.values():
-        _lost.append((dict(plan._programs), dict(plan._kernels)))
-        plan._programs.clear()
-        plan._kernels.clear()
+        for of in (plan._programs, plan._kernels, plan._rank_kernels):
+            _lost.append(dict(of))
+            of.clear()
     _quick.forget()
 
 
@@ -73,7 +73,7 @@ class Plan:
     def __init__(self, source, defines=None, kernel=None):
         self._made = source, dict(defines or {}), kernel
         self._how = _how(source)
-        self._programs, self._kernels = {}, {}
+        self._programs, self._kernels, self._rank_kernels = {}, {}, {}
         first = self._program(torch.device("cpu")).kernel(kernel)
         self.kernel_name = first.name
         self.input_names = first.input_names
@@ -89,6 +89,7 @@ class Plan:
             known = _plans.setdefault(self.name, self)
         self.number = known.number
         self._programs, self._kernels = known._programs, known._kernels
+        self._rank_kernels = known._rank_kernels
 
     def __repr__(self):
         return f"<dil.torch.Plan '{self.name}'>"
@@ -142,6 +143,21 @@ class Plan:
         found = self._kernels.get(key)
         return found or self._make(key, q, k, v)
 
+    def rank_kernel(self, q, k, v):
+        """The kernel for a rank's rows, where the plan has gradients with them. On
+        a GPU it is another one than that of whole sequences."""
+        backward = self.no_gradients is None
+        if not q.is_cuda:
+            return self.kernel(q, k, v, backward)
+        if backward and self.any_order:
+            self._check_order(q.device)
+        sizes = (q.dtype, q.device, q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+        with _lock:
+            if sizes not in self._rank_kernels:
+                self._rank_kernels[sizes] = self._kernel(*sizes, backward,
+                                                         ranks=True)
+            return self._rank_kernels[sizes]
+
     def _check_order(self, device):
         """As PyTorch does where an op of its own has no fixed order."""
         if (device.type == "cpu"
@@ -155,14 +171,17 @@ class Plan:
             raise Error("DIL_USAGE", text)
         warnings.warn(text, stacklevel=2)
 
+    def _kernel(self, dtype, device, heads, kv_heads, head_dim, value_dim, backward,
+                ranks=False):
+        return self._program(device).kernel(
+            self._made[2], dtype=dtype, heads=heads, kv_heads=kv_heads,
+            head_dim=head_dim, value_dim=value_dim, backward=backward,
+            ranks=ranks)
+
     def _make(self, key, q, k, v):
-        dtype, device, heads, kv_heads, head_dim, value_dim, backward = key
         with _lock:
             if key not in self._kernels:
-                self._kernels[key] = self._program(device).kernel(
-                    self._made[2], dtype=dtype, heads=heads,
-                    kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim,
-                    backward=backward)
+                self._kernels[key] = self._kernel(*key)
                 self._tell(key[:-1], q, k, v)
             return self._kernels[key]
 

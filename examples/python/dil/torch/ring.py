@@ -5,25 +5,28 @@
     o = ring.attention(q, k, v)          # this process's rows; autograd knows it
 
 The process group brings the ranks together and nothing more: rows travel by
-dil's own links. Each process calls with its own rows, in the same order as all
+dil's own links, and between GPUs by NCCL. There each process has a GPU of its
+own, on which its tensors are. Each process calls with its own rows, in the same order as all
 others; a mistake of one of them is a `dil.Error` on each, within the timeout.
 """
 
 import contextlib
 import ctypes
+import socket
 
 import torch
 import torch.distributed as dist
 
 from dil import Error, _c
 from .agree import Agreement
-from .ops import _check
+from .ops import _check, _stream
 from .plan import find
 
 __all__ = ["Ring"]
 
 DEFAULT_TIMEOUT = 60.0  # seconds
 LAYOUTS = ("contiguous", "zigzag", "striped")
+_DEVICES = {"cpu": 1, "cuda": 2}  # as DLPack numbers them
 _TYPES = {torch.float32: (2, 32), torch.bfloat16: (4, 16),
           torch.float16: (2, 16), torch.int32: (0, 32), torch.uint8: (1, 8),
           torch.bool: (6, 8)}
@@ -38,16 +41,16 @@ def _refuse(text):
 
 def _view(x):
     """A DLTensor of a tensor, which must outlive it."""
-    if x.device.type != "cpu":
-        _refuse(f"a tensor is on {x.device}: in this build the ranks of a ring "
-                "are on processors")
+    if x.device.type not in _DEVICES:
+        _refuse(f"a tensor is on {x.device}: the ranks of a ring are on "
+                "processors or on CUDA GPUs")
     if x.dtype not in _TYPES:
         _refuse(f"tensors of {x.dtype} cannot be passed")
     many = ctypes.c_int64 * max(x.dim(), 1)
     code, bits = _TYPES[x.dtype]
-    return _c.Tensor(x.data_ptr(), _c.Device(1, 0), x.dim(),
-                     _c.DataType(code, bits, 1), many(*x.shape),
-                     many(*x.stride()), 0)
+    device = _c.Device(_DEVICES[x.device.type], x.device.index or 0)
+    return _c.Tensor(x.data_ptr(), device, x.dim(), _c.DataType(code, bits, 1),
+                     many(*x.shape), many(*x.stride()), 0)
 
 
 def _pointers(views):
@@ -63,6 +66,15 @@ def _rows(x):
     """Rows whose elements stand side by side, each with its own sign."""
     x = x.resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
+
+
+def _gpu(device):
+    """What no rank shares with another: a GPU, by a name that it alone has; None
+    of a processor."""
+    if device.type == "cpu":
+        return None
+    known = torch.cuda.get_device_properties(device)
+    return f"GPU {getattr(known, 'uuid', device)} of {socket.gethostname()}"
 
 
 # ---- one rank -----------------------------------------------------------------
@@ -87,11 +99,12 @@ class _Rank:
 
 
 class _How:
-    """What all ranks have alike in a call."""
+    """What all ranks have alike in a call, and the device of this one."""
 
-    def __init__(self, kernel, sizes, train, seed, scale):
+    def __init__(self, kernel, device, sizes, train, seed, scale):
         self.kernel, self.sizes, self.train = kernel, sizes, bool(train)
         self.seed, self.scale = seed, float(kernel._scale(scale))
+        self.device = device
 
     def offer(self):
         """A seed of PyTorch's generator, which draws it again where a checkpoint
@@ -103,7 +116,7 @@ class _How:
     def word(self, call, **more):
         """As the ranks tell it each other."""
         kernel, sizes = self.kernel, self.sizes
-        return {"call": call, "dtype": kernel.dtype, "heads": kernel.heads,
+        return {"call": call, "device": self.device.type, "dtype": kernel.dtype, "heads": kernel.heads,
                 "kv_heads": kernel.kv_heads, "head_dim": kernel.head_dim,
                 "value_dim": kernel.value_dim,
                 "plan": f"{kernel.name} {kernel.plan_hash:x}",
@@ -126,7 +139,8 @@ class _Forward:
             q=at[0], k=at[1], v=at[2], o=at[3],
             lse=None if lse is None else ctypes.pointer(self._lse),
             inputs=self._inputs if inputs else None, input_count=len(inputs),
-            train=int(how.train), seed=how.seed or 0, scale=how.scale)
+            train=int(how.train), seed=how.seed or 0, scale=how.scale,
+            stream=_stream(q) if q.is_cuda else None)
 
     def run(self, rank):
         _c.must(_c.library.dil_rank_run(rank, ctypes.byref(self.how.sizes),
@@ -134,16 +148,21 @@ class _Forward:
 
 
 class _Backward:
-    """The gradients of a call; of q, k and v they are always made."""
+    """The gradients of a call; of q, k and v they are always made. A GPU adds
+    them up in place, as float32."""
 
     def __init__(self, forward, d_o, dlse, wanted):
         q, k, v, _, _, inputs = forward.given
         self.forward, self.given = forward, (d_o, dlse)
         self.wanted = wanted
-        self.made = [
+        self._types = [x.dtype for x in (q, k, v, *inputs)]
+        rows = torch.float32 if q.is_cuda else q.dtype
+        self.made = [torch.empty_like(x, dtype=rows,
+                                      memory_format=torch.contiguous_format)
+                     for x in (q, k, v)]
+        self.made += [
             torch.empty_like(x, memory_format=torch.contiguous_format)
-            if want or i < 3 else None
-            for i, (x, want) in enumerate(zip((q, k, v, *inputs), wanted))]
+            if want else None for x, want in zip(inputs, wanted[3:])]
         views = [None if x is None else _view(x) for x in self.made]
         self._outer = [None if x is None else _view(x) for x in (d_o, dlse)]
         self._inputs = _pointers(views[3:])
@@ -159,7 +178,8 @@ class _Backward:
             ctypes.byref(self.gradients)))
 
     def found(self):
-        return [x if want else None for x, want in zip(self.made, self.wanted)]
+        return [x.to(dtype) if want else None
+                for x, want, dtype in zip(self.made, self.wanted, self._types)]
 
 
 class _Attend(torch.autograd.Function):
@@ -314,7 +334,7 @@ class Ring:
         its kernel, which they make together."""
         kernel = how.kernel
         all_have, seed = self._agreement.reach(
-            word, kernel._handle in self._made, how.offer())
+            word, kernel._handle in self._made, how.offer(), _gpu(how.device))
         if how.seed is None:
             how.seed = call.arguments.seed = seed
         rank = self._made.pop(kernel._handle, None)
@@ -357,7 +377,7 @@ class Ring:
         given = _in_order(plan.name, plan.input_names, inputs)
         _check(q, k, v, given, plan)
         q, k, v = (_rows(x) for x in (q, k, v))
-        kernel = plan.kernel(q, k, v, backward=plan.no_gradients is None)
-        how = _How(kernel, _c.Sizes(q.shape[0], length, keys), train,
+        kernel = plan.rank_kernel(q, k, v)
+        how = _How(kernel, q.device, _c.Sizes(q.shape[0], length, keys), train,
                    None if draws else int(seed or 0) % 2 ** 64, scale)
         return how, (q, k, v, *(x.resolve_neg() for x in given))
