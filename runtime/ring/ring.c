@@ -142,7 +142,7 @@ static dil_status compute_step(ring_work *w, int32_t step) {
 static dil_status keep_state(ring_work *w) {
   ring_device *d = w->device;
   dil_status status = d->calls->settle(d, w->ring->link, &w->ring->facts);
-  return status ? status : state_write(&w->state, w->ring);
+  return status ? status : state_write(&w->state, w->ring, &w->digest);
 }
 
 /* Computes a step and writes a checkpoint when one is due. A rank that resumed
@@ -196,7 +196,9 @@ static dil_status begin(ring_work *w) {
   if (!status) status = state_new(&w->state, r);
   if (!status) status = ring_exchange_begin(w);
   if (status || !r->checkpoint.prefix) return status;
-  return r->checkpoint.resume ? state_read(&w->state, r)
+  status = ring_digest_of(r, &w->digest);
+  if (status) return status;
+  return r->checkpoint.resume ? state_read(&w->state, r, &w->digest)
                               : state_forget_gradients(r);
 }
 

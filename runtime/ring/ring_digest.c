@@ -1,5 +1,5 @@
-/* ring_digest.c - what a run backward reads, as a few numbers: a state that is
- * kept (ring_state.h) is of these gradients and of this data, and of no other.
+/* ring_digest.c - what a run reads, as a few numbers: a state that is kept
+ * (ring_state.h) is of these gradients and of this data, and of no other.
  * In: a ring. Out: its digest. Memory is read once, which a run does many
  * times. */
 #include "checkpoint.h"
@@ -80,12 +80,17 @@ static dil_status sum_tensors(const dil_ring *r, const dil_tensor *t,
 dil_status ring_digest_of(const dil_ring *r, ring_digest *d) {
   const ring_gradients *g = r->gradients;
   const ring_rows *rows = r->rows;
-  const dil_tensor *const own[] = {rows->q,   rows->keys.k, rows->keys.v, rows->o,
-                                   rows->lse, g->output,    g->lse};
+  const dil_tensor *own[DIGEST_INPUTS] = {rows->q, rows->keys.k, rows->keys.v};
   dil_status status = DIL_OK;
   *d = (ring_digest){.gradients = ring_gradient_set(r)};
+  if (g) {
+    own[DIGEST_O] = rows->o;
+    own[DIGEST_LSE] = rows->lse;
+    own[DIGEST_D_O] = g->output;
+    own[DIGEST_D_LSE] = g->lse;
+  }
   for (int32_t i = 0; i < DIGEST_INPUTS && !status; i++)
-    status = sum_tensors(r, own[i], PROGRESSIONS_MOST, &d->sum[i]);
+    if (own[i]) status = sum_tensors(r, own[i], PROGRESSIONS_MOST, &d->sum[i]);
   return status ? status
                 : sum_tensors(r, r->call->inputs, r->call->input_count,
                               &d->sum[DIGEST_INPUTS]);

@@ -1,7 +1,7 @@
 /* ring_state.c - the running state of one rank's queries, in memory and as a
- * checkpoint file (checkpoint.h): a header that identifies plan, shape and
- * rank, then o and lse in f32. Of a run backward the sums of gradients, in a
- * file of their own, whose header also has the digest of what the run reads. */
+ * checkpoint file (checkpoint.h): a header that identifies plan, shape, rank and
+ * the data that the run reads, then o and lse in f32. Of a run backward the sums of
+ * gradients, in a file of their own. */
 #include "ring_state.h"
 #include "checkpoint.h"
 #include "input_sums.h"
@@ -116,7 +116,7 @@ typedef struct ring_state_header {
   int32_t step;
 } ring_state_header;
 
-static const char magic[8] = "dilring2";
+static const char magic[8] = "dilring3"; /* 2: a state had no digest */
 
 enum { SUMS = 1 };
 enum { BLOCKS = 1 + 2 * PROGRESSIONS_MOST };
@@ -140,6 +140,26 @@ static ring_state_header describe(const ring_state *s, const dil_ring *r) {
   return h;
 }
 
+/* The first block of a file. */
+typedef struct kept_header {
+  ring_state_header state;
+  ring_digest digest;
+} kept_header;
+
+/* The file is of this rank, plan and shape; is it also of what the run reads? */
+static dil_status compare_digests(const ring_digest *file,
+                                  const ring_digest *mine, const char *name) {
+  if (file->gradients != mine->gradients)
+    return dil_fail(DIL_INPUT, "'%s' has another set of gradients: resume with "
+                    "those that the run began with", name);
+  for (int32_t i = 0; i < DIGEST_COUNT; i++)
+    if (file->sum[i] != mine->sum[i])
+      return dil_fail(DIL_INPUT, "'%s' is of a run with another %s: resume with "
+                      "the data that the run began with", name,
+                      ring_digest_words[i]);
+  return DIL_OK;
+}
+
 /* Fills in the blocks of o and lse; block 0 is the header. */
 static void list_floats(const ring_state *s, const dil_ring *r,
                         checkpoint_block blocks[BLOCKS]) {
@@ -160,20 +180,22 @@ static dil_status file_name(const dil_ring *r, const char *end,
                         r->checkpoint.prefix);
 }
 
-static dil_status write_file(const ring_state *s, const dil_ring *r) {
+static dil_status write_file(const ring_state *s, const dil_ring *r,
+                             const ring_digest *digest) {
   char name[DIL_PATH_MAX];
-  ring_state_header h = describe(s, r);
+  kept_header h = {describe(s, r), *digest};
   checkpoint_block blocks[BLOCKS] = {{&h, sizeof h}};
   list_floats(s, r, blocks);
   dil_status status = file_name(r, "", name);
   return status ? status : checkpoint_write(name, blocks, BLOCKS);
 }
 
-dil_status state_write(const ring_state *s, const dil_ring *r) {
+dil_status state_write(const ring_state *s, const dil_ring *r,
+                       const ring_digest *digest) {
   ring_state host;
   dil_status status = mirror_new(s, r, &host);
   if (!status) status = mirror_move(s, r, &host, false);
-  if (!status) status = write_file(&host, r);
+  if (!status) status = write_file(&host, r, digest);
   mirror_free(&host, r);
   return status;
 }
@@ -188,38 +210,42 @@ static bool is_ours(const ring_state_header *file, ring_state_header mine,
 }
 
 static dil_status read_blocks(checkpoint_file *file, ring_state *s,
-                              const dil_ring *r, const char *name) {
+                              const dil_ring *r, const ring_digest *digest,
+                              const char *name) {
   checkpoint_block blocks[BLOCKS];
-  ring_state_header h;
+  kept_header h;
   dil_status status = checkpoint_read(file, &h, sizeof h);
-  if (!status && !memcmp(h.magic, magic, sizeof magic) && h.second)
+  if (!status && !memcmp(h.state.magic, magic, sizeof magic) && h.state.second)
     return dil_fail(DIL_UNSUPPORTED, "'%s' has a second state, of kind %d, and "
-                    "no first", name, h.second);
-  if (status || !is_ours(&h, describe(s, r), r))
+                    "no first", name, h.state.second);
+  if (status || !is_ours(&h.state, describe(s, r), r))
     return dil_fail(DIL_INPUT, "'%s' is not the state of this rank, plan and "
                     "shape", name);
+  status = compare_digests(&h.digest, digest, name);
   list_floats(s, r, blocks);
   for (int32_t i = 1; i < BLOCKS && !status; i++)
     status = checkpoint_read(file, (void *)(uintptr_t)blocks[i].bytes,
                              blocks[i].count);
-  if (!status) s->step = h.step;
+  if (!status) s->step = h.state.step;
   return status;
 }
 
-static dil_status read_file(ring_state *s, const dil_ring *r) {
+static dil_status read_file(ring_state *s, const dil_ring *r,
+                            const ring_digest *digest) {
   char name[DIL_PATH_MAX];
   checkpoint_file *file = NULL;
   dil_status status = file_name(r, "", name);
   if (!status) status = checkpoint_open(name, &file);
-  if (!status) status = read_blocks(file, s, r, name);
+  if (!status) status = read_blocks(file, s, r, digest, name);
   checkpoint_close(file);
   return status;
 }
 
-dil_status state_read(ring_state *s, const dil_ring *r) {
+dil_status state_read(ring_state *s, const dil_ring *r,
+                      const ring_digest *digest) {
   ring_state host;
   dil_status status = mirror_new(s, r, &host);
-  if (!status) status = read_file(&host, r);
+  if (!status) status = read_file(&host, r, digest);
   if (!status) status = mirror_move(s, r, &host, true);
   if (!status) s->step = host.step;
   mirror_free(&host, r);
@@ -232,33 +258,14 @@ static const char suffix[] = ".back";
 /* The header, the branches whose queries come, and the sums. */
 enum { SUM_BLOCKS = 3 + 3 * PROGRESSIONS_MOST };
 
-typedef struct sums_header {
-  ring_state_header state;
-  ring_digest digest;
-} sums_header;
-
-static sums_header describe_sums(const dil_ring *r, const ring_digest *digest,
+static kept_header describe_sums(const dil_ring *r, const ring_digest *digest,
                                  int32_t step) {
   ring_state s = {.step = step};
   for (int32_t i = 0; i < PROGRESSIONS_MOST; i++)
     s.rows[i] = dil_tensor_count(&r->gradients->dq[i]);
-  sums_header h = {describe(&s, r), *digest};
+  kept_header h = {describe(&s, r), *digest};
   h.state.second = SUMS;
   return h;
-}
-
-/* The file is of this rank, plan and shape; is it also of what the run reads? */
-static dil_status compare_digests(const ring_digest *file,
-                                  const ring_digest *mine, const char *name) {
-  if (file->gradients != mine->gradients)
-    return dil_fail(DIL_INPUT, "'%s' has another set of gradients: resume with "
-                    "those that the run began with", name);
-  for (int32_t i = 0; i < DIGEST_COUNT; i++)
-    if (file->sum[i] != mine->sum[i])
-      return dil_fail(DIL_INPUT, "'%s' is of a run with another %s: resume with "
-                      "the data that the run began with", name,
-                      ring_digest_words[i]);
-  return DIL_OK;
 }
 
 static checkpoint_block sums_block(const dil_tensor *t) {
@@ -331,7 +338,7 @@ static dil_status sums_mirror_move(const dil_ring *r, const ring_gradients *host
 static dil_status write_sums(const dil_ring *r, const ring_gradients *host,
                              const ring_digest *digest, int32_t step) {
   char name[DIL_PATH_MAX];
-  sums_header h = describe_sums(r, digest, step);
+  kept_header h = describe_sums(r, digest, step);
   checkpoint_block blocks[SUM_BLOCKS] = {{&h, sizeof h}};
   list_sums(r, host, &r->queries, blocks);
   dil_status status = file_name(r, suffix, name);
@@ -354,7 +361,7 @@ static dil_status read_sums(checkpoint_file *file, const dil_ring *r,
                             const ring_digest *digest, const char *name,
                             int32_t *step) {
   checkpoint_block blocks[SUM_BLOCKS];
-  sums_header h;
+  kept_header h;
   uint64_t queries = 0;
   dil_status status = checkpoint_read(file, &h, sizeof h);
   if (status || !is_ours(&h.state, describe_sums(r, digest, 0).state, r))

@@ -55,7 +55,7 @@ typedef struct ring_work {
                            run is forward */
   const ring_gradients *sums; /* what passes backward add to: the ring's, or for
                                  a step that these include already others */
-  ring_digest digest;   /* of a run backward that keeps its sums */
+  ring_digest digest;   /* of a run that keeps its state or sums */
   int32_t *kept;        /* [ranks]: the step of each rank's kept sums that the run
                            goes on from; -1: none */
 } ring_work;

@@ -67,14 +67,13 @@ is "gradients on a mesh" checked "^ring  *4 ranks, .* between them" \
   "$TMP/ring.dil" -D w=16 --seq 600 --topology mesh --dlse random
 
 ring_of_four() { # options...
-  "$DIL" run "$TMP/ring.dil" -D w=16 --seq 600 --topology four --random 3 \
-    --backward "$@"
+  "$DIL" run "$TMP/ring.dil" -D w=16 --seq 600 --topology four --random 3 "$@"
 }
 # A rank that has kept its sums of the last step goes on beside one without any.
 goes_on() {
-  ring_of_four --dq "$TMP/q.npy" --dk "$TMP/k.npy" &&
-    ring_of_four --state "$TMP/kept" && rm "$TMP/kept.1.back" &&
-    ring_of_four --state "$TMP/kept" --resume --dq "$TMP/q2.npy" \
+  ring_of_four --backward --dq "$TMP/q.npy" --dk "$TMP/k.npy" &&
+    ring_of_four --backward --state "$TMP/kept" && rm "$TMP/kept.1.back" &&
+    ring_of_four --backward --state "$TMP/kept" --resume --dq "$TMP/q2.npy" \
       --dk "$TMP/k2.npy" &&
     cmp "$TMP/q.npy" "$TMP/q2.npy" && cmp "$TMP/k.npy" "$TMP/k2.npy"
 }
@@ -83,11 +82,21 @@ goes_on_with() { # word, options...: what the sums are not of
   word=$1
   shift
   says "is of a run with another $word: resume with" \
-    ring_of_four --state "$TMP/kept" --resume "$@"
+    ring_of_four --backward --state "$TMP/kept" --resume "$@"
 }
 is "not with another dO" goes_on_with dO --do "$TMP/q.npy"
 is "not with a dlse that there was none of" says "has another set of gradients" \
-  ring_of_four --state "$TMP/kept" --resume --dlse random
+  ring_of_four --backward --state "$TMP/kept" --resume --dlse random
+
+# So do runs forward, of the same data.
+forward_goes_on() {
+  ring_of_four --out "$TMP/o.npy" && ring_of_four --state "$TMP/forward" &&
+    ring_of_four --state "$TMP/forward" --resume --out "$TMP/o2.npy" &&
+    cmp "$TMP/o.npy" "$TMP/o2.npy"
+}
+is "a run goes on from kept states to the same bits" forward_goes_on
+is "not with another q" says "is of a run with another q: resume with" \
+  ring_of_four --state "$TMP/forward" --resume --q "$TMP/o.npy"
 
 # All bytes that move are foretold, K and V twice where states are made first.
 foretold() { # file, options...

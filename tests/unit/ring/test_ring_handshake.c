@@ -150,6 +150,8 @@ START_TEST(ranks_agree_on_each_word) {
 }
 END_TEST
 
+static const ring_digest data = {.sum = {1, 2, 3}}; /* that a state is of */
+
 START_TEST(a_state_is_known_by_each_word) {
   const struct change *c = &changes[_i];
   char file[80];
@@ -157,13 +159,13 @@ START_TEST(a_state_is_known_by_each_word) {
   open_rank(&r);
   snprintf(file, sizeof file, "%s.0", r.prefix);
   for (int i = 0; i < ROWS; i++) r.lse[i] = (float)i + 1;
-  ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
+  ck_assert_msg(!state_write(&r.state, &r.ring, &data), "%s", dil_last_error());
   memset(r.lse, 0, sizeof r.lse);
-  ck_assert_msg(!state_read(&r.state, &r.ring), "%s", dil_last_error());
+  ck_assert_msg(!state_read(&r.state, &r.ring, &data), "%s", dil_last_error());
   ck_assert(r.state.step == 1 && r.lse[ROWS - 1] == ROWS);
   r.state.step = 0;
   c->make(&r);
-  dil_status status = state_read(&r.state, &r.ring);
+  dil_status status = state_read(&r.state, &r.ring, &data);
   unlink(file);
   ck_assert_int_eq(status, c->state ? DIL_INPUT : DIL_OK);
   ck_assert_int_eq(r.state.step, c->state ? 0 : 1);
@@ -179,29 +181,50 @@ START_TEST(a_step_beyond_the_ring_is_refused) {
   open_rank(&r);
   snprintf(file, sizeof file, "%s.0", r.prefix);
   r.state.step = _i ? 2 : -1;
-  ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
-  dil_status status = state_read(&r.state, &r.ring);
+  ck_assert_msg(!state_write(&r.state, &r.ring, &data), "%s", dil_last_error());
+  dil_status status = state_read(&r.state, &r.ring, &data);
   unlink(file);
   ck_assert_int_eq(status, DIL_INPUT);
 }
 END_TEST
 
+/* The step is another's where the data that a run reads is. */
+START_TEST(a_state_of_other_data_is_refused) {
+  char file[80], words[60];
+  ring_digest changed = data;
+  handshake_rank r;
+  open_rank(&r);
+  snprintf(file, sizeof file, "%s.0", r.prefix);
+  ck_assert_msg(!state_write(&r.state, &r.ring, &data), "%s", dil_last_error());
+  r.state.step = 0;
+  changed.sum[_i]++;
+  dil_status status = state_read(&r.state, &r.ring, &changed);
+  unlink(file);
+  ck_assert_int_eq(status, DIL_INPUT);
+  ck_assert_int_eq(r.state.step, 0);
+  snprintf(words, sizeof words, "is of a run with another %s: resume",
+           ring_digest_words[_i]);
+  ck_assert_msg(strstr(dil_last_error(), words), "%s", dil_last_error());
+}
+END_TEST
+
 /* The second state's word lies between the layout and the step. */
 START_TEST(a_second_state_is_refused_by_name) {
-  enum { STEP = sizeof(int32_t), WORD = sizeof(int16_t), BYTES = 112 };
+  enum { STEP = sizeof(int32_t), WORD = sizeof(int16_t), STATE = 112,
+         BYTES = STATE + sizeof(ring_digest) };
   char file[80], header[BYTES];
   checkpoint_file *in = NULL;
   handshake_rank r;
   open_rank(&r);
   snprintf(file, sizeof file, "%s.0", r.prefix);
-  ck_assert_msg(!state_write(&r.state, &r.ring), "%s", dil_last_error());
+  ck_assert_msg(!state_write(&r.state, &r.ring, &data), "%s", dil_last_error());
   ck_assert_int_eq(checkpoint_open(file, &in), DIL_OK);
   ck_assert_int_eq(checkpoint_read(in, header, BYTES), DIL_OK);
   checkpoint_close(in);
-  header[BYTES - STEP - WORD] = 3;
+  header[STATE - STEP - WORD] = 3;
   const checkpoint_block block = {header, BYTES};
   ck_assert_int_eq(checkpoint_write(file, &block, 1), DIL_OK);
-  dil_status status = state_read(&r.state, &r.ring);
+  dil_status status = state_read(&r.state, &r.ring, &data);
   unlink(file);
   ck_assert_int_eq(status, DIL_UNSUPPORTED);
   ck_assert_msg(strstr(dil_last_error(), "has a second state, of kind 3"),
@@ -308,6 +331,7 @@ int main(void) {
   tcase_add_loop_test(tests, ranks_agree_on_each_word, 0, CHANGES);
   tcase_add_loop_test(tests, a_state_is_known_by_each_word, 0, CHANGES);
   tcase_add_loop_test(tests, a_step_beyond_the_ring_is_refused, 0, 2);
+  tcase_add_loop_test(tests, a_state_of_other_data_is_refused, 0, DIGEST_COUNT);
   tcase_add_test(tests, a_second_state_is_refused_by_name);
   tcase_add_test(tests, kept_sums_are_of_the_data_that_they_were_made_of);
   suite_add_tcase(suite, tests);
