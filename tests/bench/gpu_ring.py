@@ -26,12 +26,13 @@ def gpus():
     return said.count("GPU ")
 
 
-def pattern(heads, branches, exchange):
+def pattern(heads, branches, exchange, more="", layout="contiguous"):
     ways = "".join(f" branch {{ segment {s}; dilation {r}; }}"
                    for s, r in branches) or " branch { }"
-    return (f"pattern longnet {{ heads {heads}; head_dim 64; dtype bf16;{ways} }}\n"
-            + "".join(f"topology {link}{n} {{ devices {n}; ring {n};"
-                      f" link {link}; exchange {exchange}; timeout 30s; }}\n"
+    return (f"pattern longnet {{ heads {heads}; head_dim 64; dtype bf16;{more}"
+            f"{ways} }}\n" + "".join(f"topology {link}{n} {{ devices {n}; ring {n};"
+                      f" link {link}; layout {layout}; exchange {exchange};"
+                      " timeout 30s; }\n"
                       for link in ("thread", "nccl") for n in (1, 2, 3, 4, 8)))
 
 
@@ -51,13 +52,13 @@ def ours(folder, text, ranks, seq, *more, link="thread", rounds=ROUNDS):
     return json.loads(made.stdout)
 
 
-def torch_times(ranks, rows, heads):
+def torch_times(ranks, rows, heads, *words):
     """Milliseconds and bytes of PyTorch's version; None where it is missing."""
     branches = ",".join(f"{s}:{r}" for s, r in LONGNET)
     made = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone",
          "--nproc-per-node", str(ranks), HERE + "/peers/torch_ring.py",
-         str(rows), str(heads), "64", str(ROUNDS), branches],
+         str(rows), str(heads), "64", str(ROUNDS), branches, *words],
         capture_output=True, text=True,
         env=os.environ | {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"})
     lines = [l for l in made.stdout.splitlines() if l.startswith("{")]
@@ -117,21 +118,31 @@ def dense(folder, counts):
 
 
 def backward(folder, counts):
-    print("gradients of LongNet, 1 Mi tokens a GPU, and dense, 128 Ki; 12 heads of 64")
-    line("pattern", "GPUs", "link", "ms", "of one GPU", "GiB a GPU")
-    for name, branches, rows, way in (("longnet", LONGNET, MI, "gather"),
-                                      ("dense", (), MI // 8, "ring")):
+    print("gradients alone, 12 heads of 64: LongNet, 1 Mi tokens a GPU; dense, "
+          "128 Ki")
+    line("pattern", "GPUs", "link", "ms", "of one GPU", "GiB a GPU", "PyTorch ms",
+         "faster")
+    cases = (("longnet", MI, pattern(12, LONGNET, "gather")),
+             ("dense", MI // 8, pattern(12, (), "ring")),
+             ("causal zigzag", MI // 8,
+              pattern(12, (), "ring", " causal;", "zigzag")))
+    for name, rows, text in cases:
         one = None
         for ranks in counts:
+            peer = (torch_times(ranks, rows, 12, "backward")
+                    if name == "longnet" else None)
             for link in ("thread", "nccl") if ranks > 1 else ("thread",):
-                run = ours(folder, pattern(12, branches, way), ranks, ranks * rows,
-                           "--backward", link=link, rounds=3)
+                run = ours(folder, text, ranks, ranks * rows, "--backward", link=link,
+                           rounds=3)
                 if not run:
                     continue
-                rate = run["flops"] / run["seconds"] / ranks
+                ms = run["seconds"] * 1e3
+                rate = run["flops"] / ms / ranks
                 one = one or rate
-                line(name, ranks, link, f"{run['seconds'] * 1e3:.2f}",
-                     f"{rate / one:.1%}", f"{run.get('rank_bytes', 0) / (1 << 30):.2f}")
+                line(name, ranks, link, f"{ms:.2f}", f"{rate / one:.1%}",
+                     f"{run.get('rank_bytes', 0) / (1 << 30):.2f}",
+                     f"{peer[0]:.2f}" if peer else "-",
+                     f"{peer[0] / ms:.2f}x" if peer else "-")
 
 
 def long(folder, counts):

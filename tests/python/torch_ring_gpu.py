@@ -157,10 +157,14 @@ def dense(q, k, v, bias=0):
     return torch.einsum("bhij,bjhd->bihd", weights, v)
 
 
-def one_gpu(text, given, **options):
-    """dil.torch on one GPU, where there is one."""
-    *whole, d = [x.cuda().requires_grad_() for x in given]
-    o = dil.torch.attention(*whole, text, **options)
+def one_device(text, given, inputs):
+    """o and all gradients by dil.torch, on one GPU, or where there is none on the
+    processor."""
+    on = "cuda" if REAL else "cpu"
+    *whole, d = [x.to(on).requires_grad_() for x in given]
+    whole += [x.to(on).requires_grad_() for x in inputs.values()]
+    o = dil.torch.attention(*whole[:3], text,
+                            inputs=dict(zip(inputs, whole[3:])) or None)
     return [x.cpu() for x in (o, *torch.autograd.grad(o, whole, d))]
 
 
@@ -174,7 +178,7 @@ def longnet():
         found = ring_of(ring, given, {})
         alike(ring, found, right, torch.bfloat16, layout)
         if REAL:
-            alike(ring, found, one_gpu(LONGNET, given), torch.bfloat16,
+            alike(ring, found, one_device(LONGNET, given, {}), torch.bfloat16,
                   "one GPU")
 
 
@@ -190,20 +194,18 @@ def causal():
         for x, y in zip(ring_of(ring, given, {}), found):
             assert torch.equal(x, y)
     if REAL:
-        alike(ring, found, one_gpu(CAUSAL, given), torch.bfloat16, "one GPU")
+        alike(ring, found, one_device(CAUSAL, given, {}), torch.bfloat16,
+              "one GPU")
 
 
 def inputs():
-    """Grouped heads in float32, with the gradient of an input; o without lse."""
+    """Grouped heads in float32, with the gradient of an input."""
     from dil.torch import Ring
     slopes = {"t": torch.tensor([0.1, 0.2, 0.3, 0.4])}
     given = tensors(4, 2, 16, torch.float32, length=101)
-    *whole, d = [x.clone().requires_grad_() for x in given]
-    t = slopes["t"].clone().requires_grad_()
-    o = dil.torch.attention(*whole, GQA, inputs={"t": t})
-    right = [o, *torch.autograd.grad(o, [*whole, t], d)]
     ring = Ring(GQA, topology="pair")
-    alike(ring, ring_of(ring, given, slopes), right, torch.float32, "inputs")
+    alike(ring, ring_of(ring, given, slopes), one_device(GQA, given, slopes),
+          torch.float32, "inputs")
 
 
 SOON = 30  # seconds, where a ring's timeout is 60
@@ -241,21 +243,22 @@ def patched():
     whole, own = (torch_patch.model(seq_parallel=True) for _ in "12")
     for m in whole:
         m.args.seq_parallel = False
-    dil.torch.patch(whole)
+    dil.torch.patch(whole.cuda())
     ring = Ring(layout="zigzag")
     assert dil.torch.patch(own.cuda(), ring=ring) == 2
-    x, d = torch.randn(2, 2, 101, 64, generator=torch.Generator().manual_seed(4))
-    y, z = x, ring.shard(x).cuda()
+    dice = torch.Generator().manual_seed(4)
+    x, d = torch.randn(2, 2, 101, 64, generator=dice).cuda()
+    y, z = x, ring.shard(x)
     for a, b in zip(whole, own):
         y = y + a(y, y, y, is_causal=True)[0]
         z = z + b(z, z, z, is_causal=True)[0]
-    near(z.cpu(), ring.shard(y), 1e-4, "patched")
+    near(z, ring.shard(y), 1e-4, "patched")
     right = torch.autograd.grad(y, list(whole.parameters()), d, allow_unused=True)
-    made = torch.autograd.grad(z, list(own.parameters()), ring.shard(d).cuda(),
+    made = torch.autograd.grad(z, list(own.parameters()), ring.shard(d),
                                allow_unused=True)
     for a, b in zip(made, right):
         dist.all_reduce(a)
-        assert float((a.cpu() - b).norm()) < 1e-3 * max(float(b.norm()), 1), b
+        assert float((a - b).norm()) < 1e-3 * max(float(b.norm()), 1), b
 
 
 def trains():

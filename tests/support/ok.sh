@@ -74,7 +74,7 @@ leave() { # name, why not: ends a script
 
 # Programs that bring no sanitizer cannot load the libraries of such a build.
 is_sanitized() {
-  nm -D "$BUILD/libdilrt.so" | grep -q '__[at]san_init'
+  nm -D "$BUILD/libdilrt.so" 2>/dev/null | grep -q '__[at]san_init'
 }
 
 leave_sanitized() { # name: ends the script in such a build

@@ -2,9 +2,12 @@
 process holds a shard of the sequence; a branch whose segments are longer than
 that gathers the selected keys and values of all ranks, and attends to them.
 
-  torchrun --nproc-per-node R torch_ring.py ROWS HEADS WIDTH ROUNDS S:R,S:R,...
+  torchrun --nproc-per-node R torch_ring.py ROWS HEADS WIDTH ROUNDS S:R,S:R,... \
+      [backward]
 
-ROWS are a rank's own. Rank 0 prints one line of JSON: milliseconds of each
+ROWS are a rank's own. With `backward` a round makes the gradients of q, k and v, and
+the run forward is not timed: those of gathered rows are scattered back as sums, and the weights of branches
+are constants, as in torchscale. Rank 0 prints one line of JSON: milliseconds of each
 round, the slowest rank's, and the most memory that PyTorch held."""
 import json
 import os
@@ -46,13 +49,27 @@ def local_branch(q, k, v, segment, dilation):
     return whole.view(1, rows, H, D), logs.view(1, rows, H)
 
 
+class Gathered(torch.autograd.Function):
+    """The rows of all ranks; backward each rank gets the sums of its own."""
+
+    @staticmethod
+    def forward(ctx, mine):
+        every = mine.new_empty((dist.get_world_size(),) + mine.shape)
+        dist.all_gather_into_tensor(every, mine)
+        return every
+
+    @staticmethod
+    def backward(ctx, grad):
+        own = grad.new_empty(grad.shape[1:])
+        dist.reduce_scatter_tensor(own, grad.contiguous())
+        return own
+
+
 def gathered_branch(q, k, v, segment, dilation):
     rows, H, D = q.shape[1:]
     at = chosen(rows, dilation, H, q.device)
     mine = torch.stack((k[0][at], v[0][at]))
-    ranks = dist.get_world_size()
-    every = mine.new_empty((ranks,) + mine.shape)
-    dist.all_gather_into_tensor(every, mine)
+    every = Gathered.apply(mine)
     first = dist.get_rank() * rows // segment * segment // rows
     some = every[first:first + max(segment // rows, 1)]
     o, lse = attend(q[0][at][None], some[:, 0].reshape(1, -1, H, D),
@@ -67,7 +84,7 @@ def longnet(q, k, v, branches):
     rows = q.shape[1]
     parts = [(local_branch if s <= rows else gathered_branch)(q, k, v, s, r)
              for s, r in branches]
-    weights = torch.softmax(torch.stack([lse for _, lse in parts]), 0)
+    weights = torch.softmax(torch.stack([lse for _, lse in parts]).detach(), 0)
     return sum(w[..., None].to(q.dtype) * o
                for w, (o, _) in zip(weights, parts))
 
@@ -82,13 +99,20 @@ def main():
     branches = [(min(s, all_rows), r) for s, r in branches]
     q, k, v = (torch.randn(1, rows, heads, width, device="cuda",
                            dtype=torch.bfloat16) for _ in range(3))
-    times = []
-    with torch.no_grad():
+    times, backward = [], "backward" in sys.argv[6:]
+    for x in (q, k, v):
+        x.requires_grad_(backward)
+    d = torch.randn_like(q)
+    with torch.set_grad_enabled(backward):
         for i in range(rounds + 2):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+            o = longnet(q, k, v, branches) if backward else None
             dist.barrier()
             begin.record()
-            longnet(q, k, v, branches)
+            if backward:
+                torch.autograd.grad(o, (q, k, v), d)
+            else:
+                longnet(q, k, v, branches)
             end.record()
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end))
