@@ -168,5 +168,42 @@ is "processes make their own rows, and their gradients are checked" checked_grad
 until=.back
 is "a rank is killed in a run backward" strike KILL gone --backward
 is "a rank is frozen in a run backward" strike STOP silent --backward
-until=
+
+# Those left go on, to what so few ranks give.
+goes_on() { # signal, word of the message
+  struck "$1" --repeat $many --shrink --backward --check --dk "$TMP/left.npy" ||
+    return 1
+  # shellcheck disable=SC2086 # a list of words
+  run longnet_ring "devices $((ring - 1)); ring $((ring - 1));" $few --backward \
+    --dk "$TMP/fewer.npy" &&
+    [ $ended -eq 0 ] && grep -q "go.* on, without 1: rank 1 is $2" "$TMP/rank.0" &&
+    grep -q '^dk *good' "$TMP/rank.0" && cmp "$TMP/left.npy" "$TMP/fewer.npy"
+}
+DIL_LOG=warning
+export DIL_LOG
+is "those left after a killed rank go on with gradients" goes_on KILL gone
+is "those left after a frozen rank go on with gradients" goes_on STOP silent
+unset DIL_LOG
+
+# Any rank, at any moment: the others name it, and the run resumes to the same bits.
+resumed() { # signal, word of the message
+  # shellcheck disable=SC2086 # a list of words
+  strike "$1" "$2" --backward &&
+    start "$by_nccl" $few --backward --state "$TMP/struck" --resume \
+      --dq "$TMP/dq1.npy" --dk "$TMP/dk1.npy" && finished &&
+    cmp "$TMP/dq.npy" "$TMP/dq1.npy" && cmp "$TMP/dk.npy" "$TMP/dk1.npy"
+}
+# shellcheck disable=SC2086
+is "gradients of a whole run" run longnet_ring "$by_nccl" $few --backward \
+  --dq "$TMP/dq.npy" --dk "$TMP/dk.npy"
+kept=yes
+for turn in $(seq "${STRIKES:-2}"); do
+  hit=$((turn % ring))
+  moment=$(awk -v seed="$turn" 'BEGIN { srand(seed); print rand() }')
+  case $((turn % 2)) in
+  0) is "rank $hit is killed, turn $turn" resumed KILL gone ;;
+  *) is "rank $hit is frozen, turn $turn" resumed STOP silent ;;
+  esac
+  rm -f "$TMP/struck".*
+done
 exit $bad

@@ -68,8 +68,9 @@ finished() { # all processes have ended well
   done
 }
 
-# Rank 1 is struck while all of them run again and again, which state files tell;
-# the others end, in `took` milliseconds.
+# Rank 1, or rank `hit`, is struck while all of them run again and again, which state
+# files tell, and `moment` seconds later; the others end, in `took` milliseconds. The
+# states stay where they are `kept`.
 struck() { # signal, options...
   signal=$1
   shift
@@ -80,7 +81,8 @@ struck() { # signal, options...
     sleep 0.1
   done
   [ "$gpus" -eq 0 ] || sleep 1
-  victim=$(echo "$pids" | awk '{ print $2 }')
+  [ -z "${moment:-}" ] || sleep "$moment"
+  victim=$(echo "$pids" | awk -v hit="${hit:-1}" '{ print $(hit + 1) }')
   for pid in $pids; do
     kill -0 "$pid" || { cat "$TMP"/rank.*; return 1; }
   done
@@ -93,7 +95,7 @@ struck() { # signal, options...
   took=$((($(date +%s%N) - began) / 1000000))
   kill -KILL "$victim" 2>/dev/null
   wait "$victim"
-  rm -f "$TMP/struck".*
+  [ -n "${kept:-}" ] || rm -f "$TMP/struck".*
   echo "took $took ms"
   grep . "$TMP"/rank.*
 }
@@ -103,6 +105,7 @@ strike() { # signal, word of the message, options...
   struck "$1" --repeat 1000000 ${3:+"$3"} || return 1
   [ $took -le $((patience * 1000 + 2000)) ] || return 1
   for rank in $(seq 0 $((ring - 1))); do
-    [ "$rank" -eq 1 ] || grep -q "rank 1 is $2.*step" "$TMP/rank.$rank" || return 1
+    [ "$rank" -eq "${hit:-1}" ] ||
+      grep -q "rank ${hit:-1} is $2.*step" "$TMP/rank.$rank" || return 1
   done
 }
