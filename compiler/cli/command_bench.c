@@ -25,6 +25,7 @@ static dil_status open_sessions(bench_state *b) {
     message_compiled(o, &t->compilation, status);
     if (status) return status;
   }
+  for (int32_t i = 0; i < b->count; i++) session_settle(&b->session[i]);
   return DIL_OK;
 }
 

@@ -184,6 +184,10 @@ dil_status session_leave(session *s, double budget) {
   return is_on_ranks(s) ? session_ranks_leave(&s->ranks, budget) : DIL_OK;
 }
 
+void session_settle(const session *s) {
+  kernel_code_wait(&s->code);
+}
+
 void session_free(session *s) {
   dil_kernel_free(s->kernel);
   kernel_code_free(&s->code);

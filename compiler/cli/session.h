@@ -98,6 +98,9 @@ void session_watch(session *s, dil_watch *watch);
  * frees the source. */
 dil_status session_load(const session *s, kernel_code *code,
                         dil_kernel **made);
+/* Waits until compilers have made all code of the kernel: before that, calls of
+ * gradients take longer, and compilers take the processors. */
+void session_settle(const session *s);
 /* Times one run of any kernel on the session's call, in the session's
  * direction. */
 dil_status session_time(const session *s, dil_kernel *timed, double *seconds);

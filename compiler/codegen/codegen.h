@@ -36,6 +36,8 @@ typedef struct kernel_code {
 /* Fills `code`, which is zeroed or was made before and then is freed first. On
  * failure nothing is left to free. */
 dil_status kernel_code_make(const code_request *request, kernel_code *code);
+/* Waits until no code is still being compiled. */
+void kernel_code_wait(const kernel_code *code);
 /* Frees the cubins, once the kernel is made or cannot be made. */
 void kernel_code_free_cubins(kernel_code *code);
 /* Frees all, and stops what is deferred, once the kernel is freed. */

@@ -333,6 +333,15 @@ static dil_status deferred_copy(const deferred_code *s, dil_cuda_code *code) {
   return DIL_OK;
 }
 
+void deferred_wait(deferred *l) {
+  if (!l) return;
+  pthread_mutex_lock(&l->lock);
+  l->wanted = true;
+  pthread_cond_broadcast(&l->changed);
+  while (!l->over) pthread_cond_wait(&l->changed, &l->lock);
+  pthread_mutex_unlock(&l->lock);
+}
+
 dil_status deferred_take(deferred *l, int32_t index, bool waits,
                          dil_cuda_code *code) {
   *code = (dil_cuda_code){0};

@@ -17,6 +17,9 @@ dil_status deferred_begin(const code_request *of, const gpu_request *request,
  * `waits`. Each call reports the compiler's failure anew. */
 dil_status deferred_take(deferred *d, int32_t index, bool waits,
                          dil_cuda_code *code);
+/* Waits until the thread has compiled all codes, and kept them; NULL: nothing. A
+ * code that failed is told by deferred_take. */
+void deferred_wait(deferred *d);
 /* Stops and joins the thread, and frees what it made; NULL: nothing. A
  * compilation that cannot be interrupted is waited for. */
 void deferred_end(deferred *d);

@@ -82,6 +82,10 @@ dil_status kernel_code_make(const code_request *request, kernel_code *code) {
   return DIL_OK;
 }
 
+void kernel_code_wait(const kernel_code *k) {
+  deferred_wait(k->deferred);
+}
+
 void kernel_code_free_cubins(kernel_code *k) {
   if (!k->codes) return;
   for (int32_t i = 0; i < k->codes->count; i++) free(k->codes->code[i].cubin);

@@ -1,7 +1,8 @@
 /* turns.c - a call that is timed in turn with another program's. In: the
  * options of `dil bench`, one file, and on standard input a number a line. Out:
  * `ready` once the kernel is made; for each number n a line of n times in
- * seconds; at the end the report of the runs, as JSON. */
+ * seconds, the first after all code is made; at the end the report of the runs,
+ * as JSON. */
 #include "compiler/cli/session.h"
 #include <stdlib.h>
 
@@ -24,6 +25,7 @@ static dil_status take_turns(session *t) {
   dil_status status = DIL_OK;
   puts("ready");
   fflush(stdout);
+  session_settle(t);
   while (!status && fgets(line, sizeof line, stdin))
     status = take_turn(t, strtol(line, NULL, 10));
   if (!status) status = session_finish(t, CHECK_SECONDS);

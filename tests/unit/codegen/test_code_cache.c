@@ -366,6 +366,25 @@ START_TEST(what_few_calls_take_comes_late_and_is_kept) {
 }
 END_TEST
 
+START_TEST(a_wait_leaves_nothing_to_wait_for) {
+  later l;
+  dil_cuda_code made;
+  deferred_wait(NULL);
+  if (!open_later(&l)) return;
+  expect_late(&l);
+  host_must(deferred_take(l.late, 1, false, &made));
+  ck_assert_ptr_null(made.cubin);
+  deferred_wait(l.late);
+  for (int32_t i = 1; i <= LATE; i++) {
+    host_must(deferred_take(l.late, i, false, &made));
+    ck_assert_ptr_nonnull(made.cubin);
+    free(made.cubin);
+  }
+  wait_kept(&l);
+  close_later(&l);
+}
+END_TEST
+
 START_TEST(what_came_first_is_kept_by_itself) {
   later l, again;
   dil_cuda_code made;
@@ -470,6 +489,7 @@ int main(void) {
   tcase_add_test(c, cubins_come_back_without_nvrtc);
   tcase_add_test(c, keys_tell_codes_apart);
   tcase_add_test(c, what_few_calls_take_comes_late_and_is_kept);
+  tcase_add_test(c, a_wait_leaves_nothing_to_wait_for);
   tcase_add_test(c, what_came_first_is_kept_by_itself);
   tcase_add_test(c, a_process_ends_while_codes_are_made);
   tcase_add_test(c, the_second_context_compiles_nothing);
