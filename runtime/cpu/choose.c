@@ -145,16 +145,29 @@ static void fill_panel(void *context, int64_t index, int32_t worker) {
 /* ---- estimates ----------------------------------------------------------- */
 
 /* Rows of queries of a strip that meet panels together, and the block of each,
- * counted from the strip's first. */
+ * counted from the strip's first; `end` is behind the last place of these. */
 typedef struct strip_rows {
   int32_t count, block[STRIP_ROWS];
+  int64_t end;
 } strip_rows;
 
-static void keep_larger(float *estimate, const float *product, float scale) {
+/* Without a branch, so that lanes are compared together. */
+static void keep_larger(float *restrict estimate, const float *restrict product,
+                        float scale) {
   for (int lane = 0; lane < LANES; lane++) {
-    float one = scale * product[lane];
-    if (one > estimate[lane] || isnan(estimate[lane])) estimate[lane] = one;
+    float one = scale * product[lane], before = estimate[lane];
+    float larger = one > before ? one : before;
+    estimate[lane] = before == before ? larger : one; /* not of NaN */
   }
+}
+
+/* Panels up to the last block that a query before `end` may see. On a grid the
+ * order of blocks is not that of positions. */
+static int64_t panels_before(const choosing *x, int64_t end) {
+  if (x->of->right == DIL_ENDLESS || x->run->table->inputs[x->of->rows].cell[0])
+    return x->panels;
+  int64_t last = maximum(end + minimum(x->of->right, x->run->M), 0);
+  return minimum(last / x->of->block / LANES + 1, x->panels);
 }
 
 /* Estimates of the strip's blocks become the largest of them and of these
@@ -162,7 +175,8 @@ static void keep_larger(float *estimate, const float *product, float scale) {
 static void meet_panels(const choosing *x, const choosing_room *room, int64_t b,
                         int64_t kv, const strip_rows *rows) {
   int64_t width = x->panels * LANES, D = x->run->table->head_dim;
-  for (int64_t panel = 0; panel < x->panels && rows->count; panel++) {
+  int64_t panels = rows->count ? panels_before(x, rows->end) : 0;
+  for (int64_t panel = 0; panel < panels; panel++) {
     dil_host_arch.panel(room->query + D, rows->count,
                         panel_at(x, b, kv, panel), (int32_t)D, room->product);
     for (int32_t n = 0; n < rows->count; n++)
@@ -197,6 +211,7 @@ static void estimate_head(const choosing *x, const choosing_room *room, int64_t 
     int64_t last = each ? at.last : minimum(at.first, at.last);
     for (int64_t n = at.first; n <= last; n++) {
       rows.block[rows.count] = (int32_t)k;
+      rows.end = at.last + 1;
       read_query(x, room, &view, &at, n, rows.count++);
       if (rows.count < STRIP_ROWS) continue;
       meet_panels(x, room, b, kv, &rows);

@@ -164,25 +164,28 @@ VECTOR void x86_lanes_to_rows(const float *o, int32_t width, int32_t lanes,
 
 /* ---- panels -------------------------------------------------------------- */
 
-/* Four rows by 16 lanes: eight sums hide the latency. */
+/* Rows by 16 lanes: twelve sums hide the latency, and leave registers. */
+enum { PANEL_ROWS = 6 };
+
 VECTOR static void panel_rows(const float *rows, const float *panel,
                               int32_t width, int32_t count, float *out) {
-  __m256 sum[4][2];
-  const float *row[4];
-  UNROLL for (int n = 0; n < 4; n++) {
+  __m256 sum[PANEL_ROWS][2];
+  const float *row[PANEL_ROWS];
+  UNROLL for (int n = 0; n < PANEL_ROWS; n++) {
     row[n] = rows + (n < count ? n : 0) * (int64_t)width;
     sum[n][0] = sum[n][1] = _mm256_setzero_ps();
   }
   for (int32_t d = 0; d < width; d++) {
     __m256 low = _mm256_loadu_ps(panel + d * 16);
     __m256 high = _mm256_loadu_ps(panel + d * 16 + 8);
-    UNROLL for (int n = 0; n < 4; n++) {
+    UNROLL for (int n = 0; n < PANEL_ROWS; n++) {
       __m256 x = _mm256_broadcast_ss(row[n] + d);
       sum[n][0] = _mm256_fmadd_ps(x, low, sum[n][0]);
       sum[n][1] = _mm256_fmadd_ps(x, high, sum[n][1]);
     }
   }
-  for (int n = 0; n < count; n++) {
+  UNROLL for (int n = 0; n < PANEL_ROWS; n++) { /* else the sums lie in memory */
+    if (n >= count) continue;
     _mm256_storeu_ps(out + n * 16, sum[n][0]);
     _mm256_storeu_ps(out + n * 16 + 8, sum[n][1]);
   }
@@ -190,7 +193,7 @@ VECTOR static void panel_rows(const float *rows, const float *panel,
 
 void x86_panel(const float *rows, int32_t count, const float *panel,
                int32_t width, float *out) {
-  for (int32_t n = 0; n < count; n += 4)
+  for (int32_t n = 0; n < count; n += PANEL_ROWS)
     panel_rows(rows + n * (int64_t)width, panel, width,
-               count - n < 4 ? count - n : 4, out + n * 16);
+               count - n < PANEL_ROWS ? count - n : PANEL_ROWS, out + n * 16);
 }
