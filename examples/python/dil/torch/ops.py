@@ -217,14 +217,18 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, made, call, q, k, v, *inputs):
         plan, numbers, lies, gives_lse = call
-        if not isinstance(made, tuple):
+        is_known = isinstance(made, tuple)
+        if not is_known:
             made = _below(made, (q, k, v, inputs, plan.name, *numbers, *lies))
         o, lse = made
         lengths, _, seed, _ = numbers
-        ctx.save_for_backward(q, k, v, o, lse, lengths, seed, lies[0], lies[1],
-                              *inputs)
+        saved = (q, k, v, o, lse, lengths, seed, lies[0], lies[1], *inputs)
         ctx.call = call
-        ctx.set_materialize_grads(False)
+        if is_known:  # what the two methods below do, which compilers look for
+            ctx.to_save, ctx.materialize_grads = saved, False
+        else:
+            ctx.save_for_backward(*saved)
+            ctx.set_materialize_grads(False)
         if not gives_lse:
             return o
         if not plan.has_lse:
