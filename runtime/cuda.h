@@ -229,11 +229,6 @@ enum {
   GRADIENT_KNOB_DROPS,
   GRADIENT_KNOB_SHARDS
 };
-/* The table of keys whose list the general kernels walk in place of all keys, where
- * they hold query rows: that of the only branch. -1: there is none. */
-static inline int32_t cuda_listed(const dil_table *t) {
-  return t->branch_count == 1 ? t->branches[0].listed : -1;
-}
 enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
 /* Knobs of the Hopper family. WHOLE: the code has no running state; it takes
  * only whole sequences of a plan with one pass. DROPS: the code takes the calls

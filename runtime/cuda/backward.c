@@ -272,11 +272,22 @@ static dil_status backward_run_inputs(backward_run *b, int32_t p) {
   return status;
 }
 
+static dil_status backward_clear_keys(const backward_run *b,
+                                      const cuda_code *code) {
+  const gradient_run *g = &b->gradient;
+  dil_status status = gradient_clear(g, &g->k, true, code);
+  return status ? status : gradient_clear(g, &g->v, true, code);
+}
+
 dil_status backward_run_pass(backward_run *b, int32_t p, bool first) {
   const backward_codes *codes = &b->codes;
-  dil_status status = backward_run_code(b, p, first, codes->k);
+  bool listed = cuda_list_room(&b->run, p, true) >= 0; /* the others get nothing */
+  bool opens = first && !listed;
+  dil_status status =
+      first && listed ? backward_clear_keys(b, codes->q) : DIL_OK;
+  if (!status) status = backward_run_code(b, p, opens, codes->k);
   if (!status && codes->v != codes->k)
-    status = backward_run_code(b, p, first, codes->v);
+    status = backward_run_code(b, p, opens, codes->v);
   if (!status) status = backward_run_code(b, p, first, codes->q);
   return status ? status : backward_run_inputs(b, p);
 }
@@ -320,10 +331,8 @@ static dil_status backward_run_softmax(backward_run *b) {
 
 /* Rows behind the last document have gradients of 0. */
 static dil_status backward_clear(const backward_run *b, const cuda_code *code) {
-  const gradient_run *g = &b->gradient;
-  dil_status status = gradient_clear(g, &g->q, false, code);
-  if (!status) status = gradient_clear(g, &g->k, true, code);
-  return status ? status : gradient_clear(g, &g->v, true, code);
+  dil_status status = gradient_clear(&b->gradient, &b->gradient.q, false, code);
+  return status ? status : backward_clear_keys(b, code);
 }
 
 static dil_status backward_run_all(backward_run *b) {

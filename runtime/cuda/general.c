@@ -100,8 +100,8 @@ static int32_t general_pack(const cuda_run *r, int32_t pass, int32_t tile_rows,
                             int64_t segment) {
   int32_t group = r->table->heads / r->table->kv_heads;
   bool few = general_class_rows(r, pass, segment) < tile_rows;
-  int32_t listed = cuda_listed(r->table);
-  if (listed >= 0 && r->table->inputs[listed].rank > 1) return 1; /* a head's own */
+  int32_t list = dil_pass_list(r->table, &r->table->passes[pass]);
+  if (list >= 0 && r->table->inputs[list].rank > 1) return 1; /* a head's own */
   return few && group <= tile_rows && general_heads_agree(r->table, pass)
              ? group
              : 1;
@@ -225,6 +225,8 @@ static void general_fill_space(const cuda_run *call, int32_t pass, bool keys,
   int64_t tiles =
       r->B * (patched ? cuda_patches_fill(r, pass, &patches, p) * heads
                       : general_fill_tiles(r, pass, keys, tile_rows, pack, p));
+  if (keys && cuda_list_space(call, pass, tile_rows, p))
+    tiles = r->B * heads * p->blocks;
   p->splits = general_splits(r, pass, tiles,
                              patched ? patch_plan_keys(&patches)
                                      : general_row_keys(r, pass),
@@ -309,7 +311,8 @@ dil_params general_parameters(const cuda_run *r) {
             (general_is_whole(&c->k, 16) ? DIL_WHOLE_K : 0) |
             (general_is_whole(&c->v, 16) ? DIL_WHOLE_V : 0) |
             (general_is_whole(&c->o, 16) ? DIL_WHOLE_O : 0) |
-            (r->drop ? DIL_DROP : 0) | (r->shard ? DIL_SHARD : 0);
+            (r->drop ? DIL_DROP : 0) | (r->shard ? DIL_SHARD : 0) |
+            (r->turns ? DIL_GROUP_LISTS : 0);
   general_fill_place(r, &p);
   cuda_inputs_fill(r, p.input);
   return p;
@@ -350,20 +353,6 @@ static const char *general_refusal(const cuda_run *r, int32_t pass,
   return NULL;
 }
 
-/* Blocks of listed keys. The mask is asked for each pair. */
-static void general_estimate_list(const cuda_run *r, const cuda_code *code,
-                                  dil_cuda_pass *out) {
-  int32_t listed = cuda_listed(r->table), keys = code->about.tile_keys;
-  if (listed < 0) return;
-  const dil_tensor *list = &r->call->inputs[r->table->inputs[listed].rows];
-  double blocks = (double)((list->shape[list->rank - 1] + keys - 1) / keys);
-  double all = (double)((r->M + keys - 1) / keys);
-  double tiles = (double)out->tiles;
-  out->visited = out->masked = tiles * blocks;
-  out->skipped = all > blocks ? tiles * (all - blocks) : 0;
-  out->saved = 0;
-}
-
 static void general_estimate(const cuda_run *r, int32_t pass,
                              const cuda_code *code, dil_cuda_pass *out) {
   dil_params p = {0};
@@ -376,7 +365,7 @@ static void general_estimate(const cuda_run *r, int32_t pass,
   out->visited = out->masked = out->skipped = out->saved = -1;
   if (cuda_patches_plan(r, pass, code, &patches))
     cuda_patches_estimate(r, pass, code, &patches, out);
-  general_estimate_list(r, code, out);
+  cuda_list_estimate(r, pass, code, out);
 }
 
 static int64_t general_workspace(const cuda_run *r, int32_t pass,

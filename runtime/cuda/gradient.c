@@ -138,6 +138,7 @@ dil_status gradient_clear(const gradient_run *g, const gradient_target *target,
   p.sum_heads = (int)to->shape[2];
   p.sum_size = (int)to->shape[3];
   p.sum_keys = keys;
+  p.only_if = g->only_if;
   int64_t rows = to->shape[1] * to->shape[2];
   int64_t blocks = (rows + ROW_WARPS - 1) / ROW_WARPS;
   int64_t most = BLOCKS_A_PROCESSOR * g->of->device->facts.processors;

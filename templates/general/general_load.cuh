@@ -62,11 +62,11 @@ DIL_INLINE void load_queries(const dil_params &p, const dil_tile &t) {
                                p.q, p.q_stride);
 }
 
-#if PATCHES || LISTED
+#if PATCHES || LISTED_COLUMNS
 /* The rows of a visit by the positions of its columns: those of a patch, or of a list,
  * follow each other at several distances. */
 template <int ROWS, int WIDTH, int PITCH>
-DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
+DIL_INLINE void load_columns(const dil_params &p, char *to, bool whole,
                             const element *from, int origin, long long stride,
                             const dil_visit &v) {
   load_rows<ROWS, WIDTH, PITCH>(to, whole, [&](int row) -> const element * {
@@ -75,7 +75,8 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
     return v.n + row < v.keys.end ? from + away * stride : nullptr;
   });
 }
-#else
+#endif
+
 /* Rows `stride` elements apart, of which the first of the tensor stands at
  * position `origin`: the rows that one thread copies follow each
  * other at one distance. */
@@ -83,6 +84,15 @@ template <int ROWS, int WIDTH, int PITCH>
 DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
                             const element *from, int origin, long long stride,
                             const dil_visit &v) {
+#if PATCHES
+  load_columns<ROWS, WIDTH, PITCH>(p, to, whole, from, origin, stride, v);
+#else
+#if LISTED_COLUMNS
+  if (v.keys.list) {
+    load_columns<ROWS, WIDTH, PITCH>(p, to, whole, from, origin, stride, v);
+    return;
+  }
+#endif
   constexpr int units = most_of(WIDTH * ELEMENT_BYTES / 16, 1);
   int away = v.keys.start - origin, step = v.keys.step;
   if (SHARDS && column_step(p) > 1) {
@@ -109,8 +119,8 @@ DIL_INLINE void load_series(const dil_params &p, char *to, bool whole,
             row + k < left);
     bytes += together * stride * ELEMENT_BYTES;
   }
-}
 #endif
+}
 
 /* Rows of a visit that stand in pages. */
 template <int ROWS, int WIDTH, int PITCH>

@@ -113,9 +113,10 @@ DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
   c.keys = keys_of(p, t, branch);
   c.later = c.later_end = 0;
   c.merged = c.rivals = 0;
+  const bool listed = LISTED && dil_passes[p.pass].list >= 0; /* none owns any */
 #if BRANCHES > 1 && DEDUP
-  dil_set owners =
-      related(t, branch, [&](int a) { return is_owner(t, a, branch); });
+  dil_set owners = related(
+      t, branch, [&](int a) { return !listed && is_owner(t, a, branch); });
   leave_gap(t, owners, c);
 #endif
 #if BRANCHES > 1 && COMBINE == 1
@@ -123,12 +124,12 @@ DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
              related(t, branch, [&](int a) { return comes_before(a, branch); });
 #endif
 #if MULTIPLICITY
-  c.merged = related(t, branch, [&](int a) { return is_owner(t, branch, a); });
+  c.merged = related(t, branch,
+                     [&](int a) { return !listed && is_owner(t, branch, a); });
 #endif
 }
 
 /* ---- how often keys count ------------------------------------------------ */
-
 /* A merged branch: its keys, its segment, and the keys that earlier owners
  * take. */
 struct dil_merged {

@@ -169,22 +169,27 @@ dil_round(const __grid_constant__ dil_gradient_params g) {
   else round_rows<1>(g);
 }
 
-/* Rows of `rounded` that no document of a packed call has become 0: those of
- * queries, or of keys. */
+/* Rows of `rounded` become 0: all, or those that no document of a packed call has,
+ * of queries or of keys. */
 extern "C" __global__ void
 dil_clear(const __grid_constant__ dil_gradient_params g) {
   const dil_params &p = g.of;
+  if (g.only_if && !*g.only_if) return;
   const int *offsets = g.sum_keys ? p.offsets_k : p.offsets_q;
-  int first =
-      first_of_nobody(offsets, p.batches, g.sum_rows, g.sum_keys ? p.M : p.rows);
+  long long first = 0, end = (long long)g.sum_rows * g.sum_heads;
+  if (is_packed(p))
+    first = first_of_nobody(offsets, p.batches, g.sum_rows,
+                            g.sum_keys ? p.M : p.rows);
+  else end *= p.batches;
   long long step = (long long)gridDim.x * blockDim.x / 32;
   long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
 #pragma unroll 1
-  for (row += (long long)first * g.sum_heads;
-       row < (long long)g.sum_rows * g.sum_heads; row += step)
+  for (row += first * g.sum_heads; row < end; row += step) {
+    int h, n;
+    long long b = divide(divide(row, g.sum_heads, &h), g.sum_rows, &n);
 #pragma unroll 1
     for (int d = threadIdx.x % 32; d < g.sum_size; d += 32)
-      put_element(g.rounded, 0, row / g.sum_heads, (int)(row % g.sum_heads), d,
-                  0.0f);
+      put_element(g.rounded, b * g.rounded.stride[0], n, h, d, 0.0f);
+  }
 }
 #endif

@@ -26,6 +26,23 @@ DIL_INLINE void mark_entries(unsigned char *to, const int *entry, long long stri
   }
 }
 
+#if LISTED
+/* Sorts the keys that any head of a K/V head lists. */
+DIL_INLINE void sort_group(const dil_params &p, int made, long long row) {
+  const dil_device_input &list = p.input[dil_inputs[made].rows];
+  int last = dil_inputs[made].rank - 1;
+  long long keys = list_keys(p, made);
+  unsigned char *marks = group_marks(p, made, row);
+  for (long long k = threadIdx.x & 31; k < keys; k += 32) marks[k] = 0;
+  __syncwarp();
+#pragma unroll 1
+  for (long long h = row * LIST_HEADS; h < (row + 1) * LIST_HEADS; h++)
+    mark_entries(marks, (const int *)list.data + row_offset(list, last + 1, h),
+                 list.stride[last], 0, list.dim[last], keys);
+  sort_keys(marks, keys, group_list(p, made, row));
+}
+#endif
+
 /* Row `row` of all rows of a table of keys. */
 DIL_INLINE void key_table_row(const dil_params &p, int made, long long row) {
   const dil_device_input &table = p.input[made];
@@ -37,7 +54,11 @@ DIL_INLINE void key_table_row(const dil_params &p, int made, long long row) {
   __syncwarp();
   mark_entries(to, entry, list.stride[last], 0, list.dim[last], table.dim[last]);
 #if LISTED
-  if (made == LISTED_TABLE) sort_keys(p, to, table.dim[last], row);
+  if (!is_walked(made)) return;
+  __syncwarp();
+  sort_keys(to, table.dim[last], key_list_row(p, made, row));
+  if (has_group_lists(p, made) && row % LIST_HEADS == 0)
+    sort_group(p, made, row / LIST_HEADS);
 #endif
 }
 

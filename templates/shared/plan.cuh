@@ -17,6 +17,7 @@ struct dil_branch_row {
 struct dil_pass_row {
   unsigned long long branches;
   int period;
+  int list;              /* the table of the list of keys that its branches see */
 };
 struct dil_predicate_row {
   int left, right;       /* DIL_FAR: no bound */
@@ -57,7 +58,7 @@ struct dil_input_row {
 #define INPUTS 0         /* of the call, and the tables made of lists */
 #define MADE_TABLES 0    /* of them, tables made of lists */
 __constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
-__constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1}};
+__constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1, -1}};
 __constant__ dil_predicate_row dil_predicates[1] = {
     {DIL_FAR, 0, 0, 0, DIL_FAR, -DIL_FAR, DIL_FAR}};
 __constant__ dil_input_row dil_inputs[1] = {{0, 0, 0, 0, 0, 0}};

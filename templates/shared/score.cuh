@@ -45,6 +45,9 @@ DIL_INLINE int tile_position(const dil_tile &t, int n) {
 #if PATCHES
   return PATCH_ROWS[n];
 #else
+#if LISTED_ROWS
+  if (t.list) return t.list[n];
+#endif
   return t.low + n * t.step;
 #endif
 }
@@ -200,10 +203,9 @@ DIL_INLINE unsigned columns_below(int end) {
   return (unsigned)below & 0x33333333u;
 }
 
-#if LISTED
-/* Bits of a tile that nothing but a window and the end of its keys cut. */
-DIL_INLINE unsigned window_bits(const dil_tile &, const dil_rows &rows,
-                                const dil_visit &v) {
+#if LISTED_COLUMNS
+/* Bits of a tile that nothing but a window and the end of its list cut. */
+DIL_INLINE unsigned listed_bits(const dil_rows &rows, const dil_visit &v) {
   int predicate = dil_branches[v.keys.branch].predicate;
   unsigned bits = 0;
 #pragma unroll 1
@@ -217,11 +219,15 @@ DIL_INLINE unsigned window_bits(const dil_tile &, const dil_rows &rows,
   }
   return bits;
 }
-#else
+#endif
+
 /* Bits of a tile that nothing but a window and the end of its keys cut, by
  * arithmetic. */
 DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
                                 const dil_visit &v) {
+#if LISTED_COLUMNS
+  if (v.keys.list) return listed_bits(rows, v);
+#endif
   int predicate = dil_branches[v.keys.branch].predicate;
   unsigned bits = 0;
 #pragma unroll
@@ -247,7 +253,6 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
   }
   return bits;
 }
-#endif
 
 /* Returns whether a branch keeps a pair of a row and a column. */
 DIL_INLINE bool pair_kept(const dil_params &p, const dil_tile &tile,

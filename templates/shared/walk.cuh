@@ -121,6 +121,9 @@ struct dil_tile {
 #if PATCHES
   dil_patch patch;   /* where the tile is one; `low` is its first position */
 #endif
+#if LISTED_ROWS
+  const int *list;   /* not NULL: the positions of its rows, in place of step */
+#endif
 };
 
 /* Passes that have a branch for this head. */
@@ -291,6 +294,8 @@ DIL_INLINE void take_patch(const dil_params &p, dil_tile &t, unsigned index) {
 }
 #endif
 
+#include "templates/shared/listed_keys.cuh"
+
 #if HOLDS_KEYS
 /* K/V heads of the call, which may hold a part of the query heads of one. */
 DIL_INLINE int tile_heads(const dil_params &p) {
@@ -364,6 +369,13 @@ DIL_INLINE dil_tile find_tile(const dil_params &p, unsigned item,
     return t;
   }
 #endif
+#if LISTED_ROWS
+  t.list = nullptr;
+  if (p.flags & DIL_LIST_ROWS) {
+    take_listed_rows(p, t, block, tile_rows);
+    return t;
+  }
+#endif
   if (low >= high || from >= high) return t;
   t.low = (int)from;
   fill_tile(p, t, high, tile_rows / p.pack);
@@ -392,28 +404,6 @@ DIL_INLINE int column_residue(const dil_tile &t, int branch) {
   int away = HOLDS_KEYS ? shift : -shift;
   return base + dil_mod(t.low - base + away, dil_branches[branch].dilation);
 }
-
-/* Keys start + n * step for first <= n < end: all that the tile's rows see of
- * a branch, and possibly more where masks and windows cut. */
-struct dil_keys {
-  int branch;
-  int start, step;
-  int first, end;
-#if LISTED
-  const int *list; /* in their place: key n stands at list[n] */
-#endif
-};
-
-/* The position of key n; of those behind the end, the last one's. */
-DIL_INLINE int key_position(const dil_keys &k, int n) {
-#if LISTED
-  return k.list[least(n, k.end - 1)];
-#else
-  return k.start + n * k.step;
-#endif
-}
-
-#include "templates/shared/listed_keys.cuh"
 
 #if PATCHES
 /* The same of a patch: the cells of its box, counted inside it. */
@@ -444,11 +434,12 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
 #if PATCHES
   if (is_patched(p)) return patch_keys(t, branch);
 #endif
-#if LISTED
-  return listed_keys(p, t, branch);
+#if LISTED_COLUMNS
+  if (dil_passes[p.pass].list >= 0)
+    return listed_keys(p, t, branch, dil_passes[p.pass].list);
 #endif
   const dil_branch_row &row = dil_branches[branch];
-  dil_keys k;
+  dil_keys k = {};
   int base = segment_low(branch, t.low);
   int from = HOLDS_KEYS ? t.origin : 0;
   int end = HOLDS_KEYS ? t.origin + (t.rows - 1) * column_step(p) + 1 : t.keys;
@@ -460,7 +451,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   if (HOLDS_KEYS && low < k.start) k.start += floor_to((int)low - k.start, k.step);
   if (row.predicate >= 0) {
     int left = window_left(row.predicate), right = window_right(row.predicate);
-    long long last = t.low + (long long)(t.count - 1) * t.step;
+    long long last = last_position(t);
     if (left != DIL_FAR && t.low - (long long)left > low)
       low = t.low - (long long)left;
     if (right != DIL_FAR && last + right + 1 < high)

@@ -5,6 +5,7 @@
 #include "gpu.h"
 #include "runtime/cuda/chips.h"
 #include "runtime/rowset/patch.h"
+#include <string.h>
 
 typedef struct general_tiles {
   int32_t warps, groups, keys; /* groups: 16 rows each, of a warp */
@@ -44,15 +45,29 @@ int64_t general_pitch(const dil_table *t, int64_t width) {
   return (width + depth - 1) / depth * depth * bytes + 16;
 }
 
-void general_put_tables(source_text *text, const plan *p) {
+/* Keys that several heads list are held for all of them: the table says whose. */
+static bool general_asks_table(const dil_table *t, int32_t list,
+                               bool holds_keys) {
+  return holds_keys && t->inputs[list].rank > 1 && t->heads > t->kv_heads;
+}
+
+void general_put_tables(source_text *text, const plan *p, bool holds_keys) {
+  const dil_table *t = &p->table;
   plan own = *p;
-  dil_branch only = p->table.branches[0];
-  int32_t listed = cuda_listed(&p->table);
-  if (listed >= 0) {
-    only.predicate = only.rest;
-    own.table.branches = &only;
-    put(text, "#define LISTED 1\n#define LISTED_TABLE %d\n", listed);
+  dil_branch branches[DIL_BRANCH_MAX];
+  bool listed = false;
+  memcpy(branches, t->branches, (size_t)t->branch_count * sizeof *branches);
+  own.table.branches = branches;
+  for (int32_t i = 0; i < t->pass_count; i++) {
+    int32_t list = dil_pass_list(t, &t->passes[i]);
+    listed |= list >= 0;
+    if (list < 0 || general_asks_table(t, list, holds_keys)) continue;
+    for (uint64_t rest = t->passes[i].branches; rest; rest &= rest - 1) {
+      dil_branch *b = &branches[__builtin_ctzll(rest)];
+      b->predicate = b->rest;
+    }
   }
+  if (listed) put(text, "#define LISTED 1\n");
   put_tables(text, &own);
 }
 
@@ -231,7 +246,7 @@ static bool general_write(const gpu_request *r, int32_t variant,
     code->knob[GENERAL_KNOB_PARTS] = r->knobs->value[KNOB_PARTS][0];
   snprintf(code->variant, sizeof code->variant, "general %s %dx%d d%d",
            dil_dtype_name(t->dtype), rows, tl.keys, t->head_dim);
-  general_put_tables(text, r->common.plan);
+  general_put_tables(text, r->common.plan, false);
   put_expressions(text, r->common.plan);
   put_cover(text, r->common.plan);
   put_choices(text, r->common.plan);

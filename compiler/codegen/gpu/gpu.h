@@ -32,10 +32,10 @@ bool general_can(const gpu_request *r, char *reason, size_t size);
 int64_t general_scratch_bytes(const dil_table *t);
 /* Tables of patches add so many bytes to it, for tiles of so many rows and keys. */
 int64_t general_patch_bytes(const dil_table *t, int32_t rows, int32_t keys);
-/* The plan's tables for kernels that hold query rows: where the only branch sees
- * the keys of a list, its predicate is what is left of it, and LISTED says so
- * (key_list.cuh). */
-void general_put_tables(source_text *text, const plan *p);
+/* The plan's tables for kernels that walk lists: where all branches of a pass see
+ * the keys of one list, their predicates are what is left of them, and LISTED says
+ * so (key_list.cuh). */
+void general_put_tables(source_text *text, const plan *p, bool holds_keys);
 /* Says whether tiles may be patches. */
 void general_put_patches(source_text *text, const dil_table *t);
 /* Bytes from one row of so many elements to the next, in shared memory. */

@@ -108,8 +108,7 @@ static bool gradient_write(const gpu_request *r, int32_t variant,
            t->head_dim);
   bool holds_keys = m->makes & (GRADIENT_K | GRADIENT_V);
   put(text, "#define TURNED_BITS %d\n", holds_keys);
-  if (holds_keys) put_tables(text, r->common.plan);
-  else general_put_tables(text, r->common.plan);
+  general_put_tables(text, r->common.plan, holds_keys);
   put_expressions(text, r->common.plan);
   put_slopes(text, r->common.plan);
   put_reads(text, r->common.plan);

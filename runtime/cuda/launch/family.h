@@ -133,6 +133,17 @@ int64_t cuda_choose_bytes(const cuda_run *r);
  * r->bounds. */
 int64_t cuda_bounds_bytes(const cuda_run *r);
 int64_t cuda_table_rows(const cuda_run *r);
+/* key_lists.c: the most keys that a pass walks of its list; -1: it walks none.
+ * `held`: by tiles that hold the keys of a K/V head. */
+int64_t cuda_list_room(const cuda_run *r, int32_t pass, bool held);
+/* The memory of the sorted lists of table `index`. */
+int64_t cuda_list_bytes(const cuda_run *r, int32_t index, const dil_tensor *list);
+/* The space of tiles of so many rows that hold the keys of the pass's list. False:
+ * it has none. */
+bool cuda_list_space(const cuda_run *r, int32_t pass, int32_t tile_rows,
+                     dil_params *p);
+void cuda_list_estimate(const cuda_run *r, int32_t pass, const cuda_code *code,
+                        dil_cuda_pass *out);
 /* The blocks that have bounds; `spans`: of inputs that have spans. */
 int64_t cuda_bounds_blocks(const cuda_run *r, bool spans);
 void cuda_inputs_fill(const cuda_run *r, dil_device_input *out);

@@ -52,14 +52,10 @@ static int64_t input_bounds_bytes(const cuda_run *r, int32_t index) {
   return round_up(bytes, 256);
 }
 
-/* Behind a table of keys: the sorted keys of each row, and how many
- * (templates/shared/key_list.cuh). */
+/* Behind a table of keys: its sorted lists. */
 static int64_t input_list_bytes(const cuda_run *r, int32_t index) {
-  if (index != cuda_listed(r->table)) return 0;
   const dil_tensor list = input_tensor(r, r->table->inputs[index].rows);
-  int64_t most = list.shape[list.rank - 1] + 1;
-  for (int32_t axis = 0; axis + 1 < list.rank; axis++) most *= list.shape[axis];
-  return round_up(most * (int64_t)sizeof(int32_t), 256);
+  return cuda_list_bytes(r, index, &list);
 }
 
 static int64_t input_table_bytes(const cuda_run *r, int32_t index) {

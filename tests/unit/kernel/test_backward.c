@@ -49,6 +49,14 @@ static const struct backward_case {
     {"keys of a list",
      P(GROUPED, "input cols : i32[H, *]; causal; branch { window 20, 0; } "
                 "branch { keys cols; mask i - j > 20; }")},
+    {"keys of a list of each batch row, before a window",
+     P(GROUPED, "input cols : i32[B, H, *]; branch { keys cols; } "
+                "branch { window 9, 9; } branch { keys cols; causal; }")},
+    {"keys of a list alone", P(GROUPED, "input cols : i32[*]; causal; branch { keys "
+                                        "cols; }")},
+    {"the sum of a list and a window",
+     P(GROUPED, "input cols : i32[H, *]; combine sum; branch { keys cols; heads 0..0; } "
+                "branch { window 9, 9; }")},
     {"keys of a list in a union",
      P(GROUPED, "input cols : i32[*]; combine union; branch { window 9, 9; } "
                 "branch { keys cols; }")},

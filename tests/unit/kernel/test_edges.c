@@ -59,6 +59,14 @@ static const edge edges[] = {
     {"keys of a list and residues", P("input cols : i32[*]; "
      "branch { segment 40; dilation 2; keys cols; } branch { keys cols; }"),
      S(120, 120)},
+    {"a list before a union of windows", P("input cols : i32[B, H, *]; "
+     "combine union; branch { keys cols; } branch { window 9, 20; } branch { "
+     "causal; segment 50; heads 1..2; }"), S(110, 150)},
+    {"two branches of a list and one of another", P("input cols : i32[H, *]; input rest : "
+     "i32[*]; branch { keys cols; causal; } branch { keys rest; } branch { keys cols; "
+     "mask i % 3 != j % 2; } branch { window 7, 7; }"), S(131, 131)},
+    {"the mean of a list and a window", P("input cols : i32[*]; combine mean; "
+     "branch { keys cols; } branch { window 7, 7; }"), S(131, 131)},
     {"few queries and a list", P("input cols : i32[H, *]; branch { keys cols; "
      "score s + 0.01 * j; }"), S(3, 200)},
     {"no keys, and a list of them", P("input cols : i32[*]; branch { keys cols; "

@@ -89,8 +89,10 @@ static void put_branches(source_text *s, const dil_table *t) {
 static void put_passes(source_text *s, const dil_table *t) {
   put(s, "__constant__ dil_pass_row dil_passes[PASSES] = {\n");
   for (int32_t i = 0; i < t->pass_count; i++)
-    put(s, "  {0x%llxull, %lld},\n", (unsigned long long)t->passes[i].branches,
-        (long long)clamped(t->passes[i].period));
+    put(s, "  {0x%llxull, %lld, %d},\n",
+        (unsigned long long)t->passes[i].branches,
+        (long long)clamped(t->passes[i].period),
+        dil_pass_list(t, &t->passes[i]));
   put(s, "};\n");
 }
 
