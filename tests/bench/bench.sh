@@ -72,6 +72,24 @@ for name in mean each; do
     --threads 1 --repeat 3
 done
 
+# A window beside 64 keys of a list: positions 7, 263, 519 and on.
+keys=$(mktemp)
+printf '\223NUMPY\1\0\166\0%-117s\n' \
+  "{'descr': '<i4', 'fortran_order': False, 'shape': (64,), }" >"$keys"
+n=0
+while [ $n -lt 64 ]; do
+  # shellcheck disable=SC2059 # the format is the four bytes
+  printf "\\7\\$(printf %03o $n)\\0\\0" >>"$keys"
+  n=$((n + 1))
+done
+for name in listed listed_once; do
+  row "keys-$name" $here/patterns.dil -k $name -D n=4 --seq 16384 --threads 1 \
+    --repeat 3 --input g="$keys"
+  row "keys-$name-backward" $here/patterns.dil -k $name -D n=4 --seq 16384 --threads 1 \
+    --repeat 3 --input g="$keys" --backward
+done
+rm -f "$keys"
+
 # Gradients alone, counted at 10 D a pair.
 for d in 64 128; do
   for type in f32 bf16 f16; do
