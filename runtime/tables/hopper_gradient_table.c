@@ -74,12 +74,8 @@ static bool gradient_fill(dil_table *t, int32_t pass, int32_t tile_keys,
   t->sinks = false;
   t->sink_branches = 0;
   if (!hopper_table_fill(t, pass, tile_keys, out, reason, size)) return false;
-  if (hopper_asks_pairs(t, pass))
-    snprintf(reason, size, "gradients of masks");
-  else if (t->scored && t->chain_count > 1)
-    snprintf(reason, size, "gradients of several kinds of scores");
-  else
-    return true;
+  if (!t->scored || t->chain_count == 1) return true;
+  snprintf(reason, size, "gradients of several kinds of scores");
   return false;
 }
 

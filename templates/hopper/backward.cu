@@ -1,5 +1,4 @@
-// backward.cu - gradients on Hopper: dQ, dK or dV, or dK and dV, of a pattern
-// without masks.
+// backward.cu - gradients on Hopper: dQ, dK or dV, or dK and dV.
 //
 // The kernel is persistent, as hopper.cu is, and has the same producer. A tile
 // holds rows of two tensors (backward_launch.h) and streams the rows that their
@@ -8,9 +7,10 @@
 // P = exp(S - lse) and dS = P (dP - delta). Both stay in registers, as the left
 // operands of dV += P^T dO, dK += dS^T Q and dQ += dS K. A kernel for dQ and
 // another for dK and dV make seven products of a pair, and they always give the
-// same bits. Where scores are rewritten the plan's tables and expressions (plan.cuh)
-// stand before this file. The fused form is one kernel that makes five products, and adds dQ
-// to sums in f32 in no fixed order (backward_fused.cuh).
+// same bits. Where scores are rewritten, or masks decide over pairs (PAIRWISE), the
+// plan's tables and expressions (plan.cuh) stand before this file. The fused form is
+// one kernel that makes five products, and adds dQ to sums in f32 in no fixed order
+// (backward_fused.cuh).
 //
 // The order of the products leaves none in flight at the end of a round of the
 // loop: ptxas would serialise all of them.
@@ -79,7 +79,10 @@
 #endif
 #define BACKWARD 1
 #define CHECKS 0
-#define PAIRWISE 0
+#ifndef PAIRWISE
+#define PAIRWISE 0       // 1: masks, or several windows, decide over pairs
+#endif
+#define LISTS 0
 #define TURNS 1
 #define BARE 0           // hopper_zero clears such rows
 #define STATES 0
@@ -92,6 +95,9 @@
 #define THREADS (128 * (WARPGROUPS + 1))
 
 #include "templates/hopper/backward_launch.h"
+#if PAIRWISE
+#include "templates/shared/bits.cuh"
+#endif
 #if DROPS
 #include "templates/shared/philox.cuh"
 #endif
@@ -122,12 +128,17 @@
 #define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define TILE_SLOTS 4
+#if PAIRWISE && KNOWN_PARTS
+#define PLAN_RUNS 2
+#define RUN_BYTES (64 + WARPGROUPS * 128) // a word for each block, warpgroup
+#else
 #define PLAN_RUNS 8
-#define RUN_BYTES 32
+#define RUN_BYTES (PAIRWISE ? 64 : 32)
+#endif
 #define PLAN_HEAD 48
 #define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
 #define TILE_BYTES 32
-#define MESSAGE_BYTES 48
+#define MESSAGE_BYTES (PAIRWISE ? 64 : 48)
 // Where keys are held: lse of all rows, delta of all rows, whether some lse is
 // large, the unit, the slope of the scores. With dropout: words of streamed rows and of held rows.
 #define WORDS_AT (HOLDS_KEYS * (TILE_KEYS * 8 + 16))

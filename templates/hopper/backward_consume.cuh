@@ -73,6 +73,9 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
 
 #include "templates/hopper/backward_weigh.cuh"
 #include "templates/hopper/backward_score.cuh"
+#if PAIRWISE
+#include "templates/hopper/backward_pairs.cuh"
+#endif
 #include "templates/hopper/backward_fused.cuh"
 
 #if !HOLDS_KEYS
@@ -152,6 +155,9 @@ DEVICE void make_scores(const consumer &c, fragments &f, u32 q,
 DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
                         fragments &f, int4 m, u32 o, bool turns,
                         const ring<STAGES> &block) {
+#if PAIRWISE
+  dil_bits kept = ask_pairs(c, m, block); // while S runs
+#endif
   wait_values(c, block);
 #if MAKES_SCORED
   multiply_held(f.d, o, rows_of(values_at(c, uniform(block.stage()))));
@@ -162,7 +168,11 @@ DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
 #if SCORED
   rewrite_scores(c, f, m, block);
 #endif
+#if PAIRWISE
+  if (masks(c, m)) hide_pairs(f.s, kept);
+#else
   if (masks(c, m)) mask_block(c, m.x, f.s, block);
+#endif
   weigh(run, c, f, m, block);
 #if MAKES_SCORED
   mma_wait<0>();
@@ -332,7 +342,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
   }
   block.next();
 }
-#else
+#elif !PAIRWISE
 // Consumes the blocks of a tile; `block` becomes the one after it.
 DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
                      int4 m, ring<STAGES> &block) {
@@ -368,7 +378,9 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
 
 #endif
 
-#if !FUSED
+#if PAIRWISE
+#include "templates/hopper/backward_pass.cuh"
+#elif !FUSED
 // A block of a tile in which this warpgroup has no rows.
 DEVICE void pass_block(const consumer &c, int4 m, ring<STAGES> &block) {
   if (m.x & BLOCK_NEW) {
@@ -397,6 +409,8 @@ DEVICE void consume(const hopper_backward_launch &run, u32 base) {
     if (m.x & BLOCK_END) break;
 #if FUSED
     run_tile(run, c, m, block, shared);
+#elif PAIRWISE
+    run_tile(run, c, m, block);
 #else
     if (takes(c, m)) run_tile(run, c, m, block);
     else pass_block(c, m, block);

@@ -6,6 +6,19 @@
 // gives exponents in units of log2, any other natural scores.
 #pragma once
 
+#if PAIRWISE || (SCORED && SCORE_FORM == SCORE_ANY)
+// The values that expressions read besides positions. Where keys are held, each
+// block has a query head.
+DEVICE dil_pair pair_of_block(const consumer &c, int4 m,
+                              const ring<STAGES> &block) {
+  u32 tile = tile_message(c, tile_of(m));
+  u32 message = message_of(c.base, block.slot());
+  int batch = shared_word(HOLDS_KEYS ? message + 44 : tile + 28);
+  int head = shared_word(HOLDS_KEYS ? message + 40 : tile + 12);
+  return pair_at(c.run, batch, head, away_of(&c.run, batch));
+}
+#endif
+
 #if SCORED
 // The positions of a thread's pairs: of its first row and column, and between
 // rows, between columns.
@@ -22,17 +35,6 @@ DEVICE pair_positions positions_of(const consumer &c, int4 m,
 }
 
 #if SCORE_FORM == SCORE_ANY
-// The values that expressions read besides positions. Where keys are held, each
-// block has a query head.
-DEVICE dil_pair pair_of_block(const consumer &c, int4 m,
-                              const ring<STAGES> &block) {
-  u32 tile = tile_message(c, tile_of(m));
-  u32 message = message_of(c.base, block.slot());
-  int batch = shared_word(HOLDS_KEYS ? message + 44 : tile + 28);
-  int head = shared_word(HOLDS_KEYS ? message + 40 : tile + 12);
-  return pair_at(c.run, batch, head, away_of(&c.run, batch));
-}
-
 DEVICE void rewrite_scores(const consumer &c, fragments &f, int4 m,
                            const ring<STAGES> &block) {
   pair_positions p = positions_of(c, m, block);

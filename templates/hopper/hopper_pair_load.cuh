@@ -7,12 +7,12 @@
 // -}.
 #pragma once
 
-// Sends the message of block `n` of a run.
-DEVICE void send_pair_block(loader &l, u32 run, int n) {
+// Sends the message of block `n` of a run. `last`: it is the tile's last block.
+DEVICE void send_pair_block(loader &l, u32 run, int n, bool last) {
   u32 message = message_of(l);
   int where = shared_word(run + 12), stride = where >> WHERE_STRIDE;
   int count = min(shared_word(run + 4) - n * TILE_KEYS, int(TILE_KEYS));
-  int flags = (l.what & PLAN_TILE ? BLOCK_NEW : 0) |
+  int flags = (l.what & PLAN_TILE ? BLOCK_NEW : 0) | (last ? BLOCK_LAST : 0) |
               tile_number(l) % TILE_SLOTS << BLOCK_TILE |
               l.hidden << BLOCK_HIDDEN;
 #pragma unroll
@@ -35,11 +35,11 @@ DEVICE void send_pair_block(loader &l, u32 run, int n) {
   l.hidden = TILE_KEYS - count;
 }
 
-// Sends the blocks of a run, in their order.
-DEVICE void load_run(loader &l, u32 run) {
+// Sends the blocks of a run, in their order. `ends`: it is the tile's last run.
+DEVICE void load_run(loader &l, u32 run, bool ends) {
 #pragma unroll 1
   for (u32 rest = shared_word(run + 44); rest; rest &= rest - 1) {
-    send_pair_block(l, run, __ffs(rest) - 1);
+    send_pair_block(l, run, __ffs(rest) - 1, ends && !(rest & (rest - 1)));
     l.what &= ~PLAN_TILE;
     load_keys(l, shared_load(message_of(l) + 32));
     l.blocks++;
@@ -49,6 +49,8 @@ DEVICE void load_run(loader &l, u32 run) {
 // Sends all blocks of a plan. Only the first lane works.
 DEVICE void load_runs(loader &l) {
   if (thread_index() % 32) return;
-  for (int i = 0; i < shared_word(l.plan + 4); i++)
-    load_run(l, l.plan + 48 + i * RUN_BYTES);
+  int runs = shared_word(l.plan + 4);
+  for (int i = 0; i < runs; i++)
+    load_run(l, l.plan + 48 + i * RUN_BYTES,
+             BACKWARD && l.what & PLAN_LAST && i == runs - 1);
 }

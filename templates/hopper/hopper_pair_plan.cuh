@@ -1,10 +1,15 @@
 // hopper_pair_plan.cuh - the planner where masks decide over pairs.
 //
-// In: a tile of the launch. Out: its plans, without blocks in which no pair is
-// kept. The planner evaluates the masks by interval arithmetic (dil_cover), one
-// lane for each block and once for the rows of each warpgroup. Where blocks are
-// many, it first evaluates 32 blocks together.
+// In: a tile of the launch; gradients also have tiles of keys, which stream query
+// rows. Out: its plans, without blocks in which no pair is kept. The planner
+// evaluates the masks by interval arithmetic (dil_cover), one lane for each block
+// and once for the rows of each warpgroup. Where blocks are many, it first evaluates
+// 32 blocks together.
 #pragma once
+
+#ifndef PAIR_BOUNDS
+#define PAIR_BOUNDS 0 // 1: gradients of predicates with ranges of rows or keys
+#endif
 
 // A run of a plan holds up to 32 blocks: {position, keys, row in the map,
 // where}, {predicates, chain, bias, 1 / stride}. Words with a bit for each
@@ -29,10 +34,14 @@ DEVICE int cover_window(int predicate, dil_range rows, dil_range keys) {
   const dil_predicate_row &w = dil_predicates[predicate];
   if (w.right != DIL_FAR && keys.low - rows.high > w.right) return DIL_EMPTY;
   if (w.left != DIL_FAR && rows.low - keys.high > w.left) return DIL_EMPTY;
-  if (ROW_RANGES && (rows.high < w.row_first || rows.low >= w.row_end))
+  const bool bounds = BACKWARD ? PAIR_BOUNDS : ROW_RANGES;
+  if (bounds && (rows.high < w.row_first || rows.low >= w.row_end))
     return DIL_EMPTY;
-  bool within = !ROW_RANGES ||
-                (rows.low >= w.row_first && rows.high < w.row_end);
+  bool within = !bounds || (rows.low >= w.row_first && rows.high < w.row_end);
+  if (PAIR_BOUNDS) {
+    if (keys.high < w.first || keys.low >= w.end) return DIL_EMPTY;
+    within &= keys.low >= w.first && keys.high < w.end;
+  }
   bool full = within &&
               (w.right == DIL_FAR || keys.high - rows.low <= w.right) &&
               (w.left == DIL_FAR || rows.high - keys.low <= w.left);
@@ -92,10 +101,18 @@ DEVICE pair_box box_of(const tile &x, const pair_run &r, int stride, int from,
           left > 0 && row < x.rows,
           left >= all};
 }
+// The positions of a box's query rows, and of its keys: tiles may hold either.
+DEVICE dil_range queries_in(const pair_box &box) {
+  return HOLDS_KEYS ? box.keys : box.rows;
+}
+DEVICE dil_range keys_in(const pair_box &box) {
+  return HOLDS_KEYS ? box.rows : box.keys;
+}
 DEVICE int cover_blocks(const hopper_launch &run, const pair_run &r,
                         const pair_box &box) {
   if (!box.some) return DIL_EMPTY;
-  int best = cover_box(run, r.range.predicates, box.rows, box.keys, r.at);
+  int best = cover_box(run, r.range.predicates, queries_in(box), keys_in(box),
+                       r.at);
   return best == DIL_FULL && !box.whole ? DIL_PARTIAL : best;
 }
 
@@ -144,7 +161,7 @@ DEVICE int cover_kept(const pair_run &r, const pair_box &box, bool kept) {
 }
 #endif
 
-#if KEY_SPANS
+#if KEY_SPANS && !HOLDS_KEYS
 // Leaves out the keys at both ends of a run that no row of the tile sees by its
 // masks.
 DEVICE void narrow_run(const tile &x, int stride, pair_run &r) {
@@ -173,21 +190,21 @@ struct pair_planner {
   int runs;               // runs of the plan that is being written
   int what;               // PLAN_TILE until the tile's first plan is sent; then
                           // 0
+  int head;               // the head of the keys, or of the streamed rows
 };
 
 DEVICE void pair_send(pair_planner &p, const tile &x, int last) {
   const hopper_instance &m = p.run.instances[x.instance];
   plan_send(p.base, p.plans++, p.what | last | m.finish << PLAN_FINISH,
-            p.runs, m.head / p.run.group, p.tiles);
+            p.runs, p.head, p.tiles);
   p.what = p.runs = 0;
 }
 
-DEVICE u32 pair_begin(pair_planner &p, const tile &x) {
+DEVICE void pair_begin(pair_planner &p, const tile &x) {
   u32 plan = plan_of(p.base, p.plans & 1);
   barrier_wait(p.base + AT_PLAN_EMPTY + 8 * (p.plans & 1),
                ~p.plans >> 1 & 1);
   plan_tile(p.run, x, plan);
-  return plan;
 }
 
 // The result of the masks for the 32 blocks of a group, a lane for each block.
@@ -220,7 +237,7 @@ DEVICE pair_words pair_cover(const hopper_launch &run, const tile &x,
     words.all |= words.takes[w];
 #if KNOWN_PARTS
     shared_set(known + 128 * w + 4 * lane,
-               dil_known(box.rows, box.keys, r_int(r.at.h), r.at));
+               dil_known(queries_in(box), keys_in(box), r_int(r.at.h), r.at));
 #endif
   }
   return words;
@@ -241,8 +258,9 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
   p.runs++;
   int keys = group * 32 * TILE_KEYS;
   int position = r.keys.position + keys * r.range.stride;
-  map_row at = map_row_of(position - p.run.key_low, r.range.stride,
-                          r.range.slot, p.run.key_rest[r.range.slot]);
+  map_row at =
+      map_row_of(position - p.run.key_low + streamed_away(x.away),
+                 r.range.stride, r.range.slot, p.run.key_rest[r.range.slot]);
   if (thread_index() % 32) return;
   shared_store(to, position, r.keys.count - keys, at.row,
                at.phase | at.map << WHERE_MAP | r.range.stride << WHERE_STRIDE);
@@ -280,33 +298,53 @@ DEVICE void pair_nothing(pair_planner &p, u32 plan) {
   shared_store(plan + 96, 0, 0, 0, 0);
 }
 
-// Makes all plans of a tile. If no block has a kept pair, the tile gets one
-// block that no warpgroup takes part in, so that its rows are written. It is
-// dropped if its rows keep the state of other passes.
-DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
-                     u32 &plans, int, u32 tiles, bool &begun) {
-  pair_planner p = {run, base, plans, tiles, 0, PLAN_TILE};
+// Adds the blocks of one key range to the plans of a tile.
+DEVICE void plan_range_pairs(pair_planner &p, const tile &x, int i, int head) {
   const hopper_class &k = p.run.classes[x.klass];
-  u32 plan = pair_begin(p, x);
-  int head = p.run.instances[x.instance].head;
-#pragma unroll 1
-  for (int i = 0; i < k.ranges; i++) {
-    const hopper_key_range &range = p.run.ranges[k.range + i];
-    pair_run r = {range, keys_of(&p.run, &x, &range),
-                  pair_at(p.run, x.batch, head, x.away)};
-#if KEY_SPANS
-    narrow_run(x, k.stride, r);
+  const hopper_key_range &range = p.run.ranges[k.range + i];
+  pair_run r = {range, keys_of(&p.run, &x, &range),
+                pair_at(p.run, x.batch, head, x.away)};
+#if KEY_SPANS && !HOLDS_KEYS
+  narrow_run(x, k.stride, r);
 #endif
 #pragma unroll 1
-    for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
+  for (int first = 0; first * 32 * TILE_KEYS < r.keys.count; first += 32)
 #pragma unroll 1
-      for (u32 rest = pair_groups(run, x, r, k.stride, first); rest;
-           rest &= rest - 1)
-        pair_group(p, x, r, first + __ffs(rest) - 1);
+    for (u32 rest = pair_groups(p.run, x, r, k.stride, first); rest;
+         rest &= rest - 1)
+      pair_group(p, x, r, first + __ffs(rest) - 1);
+}
+
+// Makes all plans of a tile. If no block has a kept pair, the tile gets one
+// block that no warpgroup takes part in, so that its rows are written. It is
+// dropped if its rows keep the state of other passes. A tile of keys streams the
+// query heads of its key head in turn, each in plans of its own.
+DEVICE int plan_next(const hopper_launch &run, u32 base, const tile &x,
+                     u32 &plans, int, u32 tiles, bool &begun) {
+  int own = run.instances[x.instance].head;
+  pair_planner p = {run, base, plans, tiles, 0, PLAN_TILE, own / run.group};
+  pair_begin(p, x);
+  int ranges = run.classes[x.klass].ranges;
+#if HOLDS_KEYS
+#pragma unroll 1
+  for (int head = own * run.group; head < (own + 1) * run.group; head++) {
+    if (p.runs) {
+      pair_send(p, x, 0);
+      pair_begin(p, x);
+    }
+    p.head = head;
+#pragma unroll 1
+    for (int i = 0; i < ranges; i++) plan_range_pairs(p, x, i, head);
   }
-  begun = !p.what || p.runs || !p.run.instances[x.instance].finish;
+#else
+#pragma unroll 1
+  for (int i = 0; i < ranges; i++) plan_range_pairs(p, x, i, own);
+#endif
+  begun = !p.what || p.runs || !run.instances[x.instance].finish;
   if (!begun) return 0;
-  if (p.what && !p.runs) pair_nothing(p, plan);
+  // Gradients: a last plan without runs still says that the tile ends.
+  if (!p.runs && (BACKWARD || p.what))
+    pair_nothing(p, plan_of(base, p.plans & 1));
   pair_send(p, x, PLAN_LAST);
   plans = p.plans;
   return 0;

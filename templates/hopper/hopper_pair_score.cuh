@@ -6,29 +6,7 @@
 // minus infinity for hidden pairs.
 #pragma once
 
-// The pairs that a predicate's window keeps, for the rows at x.i. `rows` and
-// `keys` are the distances in positions that the warp's rows and the block's
-// keys span.
-DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
-                            int keys, float per_stride) {
-  const dil_predicate_row &w = dil_predicates[predicate];
-  dil_bits bits = bits_all(true);
-  int top = __shfl_sync(~0u, x.i[0], 0); // the warp's first row
-  bool after = w.right != DIL_FAR && x.j + keys - top > w.right;
-  bool before = w.left != DIL_FAR && top + rows - x.j > w.left;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    int from = x.i[r] - x.j;
-    if (after)
-      bits.row[r] &= bits_below(keys_within(from + w.right, per_stride) + 1);
-    if (before)
-      bits.row[r] &=
-          ~bits_below(keys_within(from - w.left - 1, per_stride) + 1);
-    if (ROW_RANGES && (x.i[r] < w.row_first || x.i[r] >= w.row_end))
-      bits.row[r] = 0;
-  }
-  return bits;
-}
+#include "templates/hopper/hopper_pair_bits.cuh"
 
 // The thread's rows and the first column of a block. `step`: between columns.
 DEVICE dil_block pair_block(const pair_tile &t, int first, int step) {
@@ -78,14 +56,6 @@ DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
     kept.row[1] &= bits_below(what.z);
   }
   return kept;
-}
-
-DEVICE void hide_pairs(float (&s)[TILE_KEYS / 2], const dil_bits &kept) {
-#pragma unroll
-  for (int i = 0; i < TILE_KEYS / 2; i++) {
-    int bit = i / 4 % 4 * 8 + i / 16 * 2 + (i & 1);
-    if (!(kept.row[i >> 1 & 1] >> bit & 1)) s[i] = MINUS_INFINITY;
-  }
 }
 
 // ---- how a block's scores become final -------------------------------------

@@ -14,6 +14,9 @@
 #define DIL_TEMPLATES_SHARED_BITS_H
 #include "templates/shared/plan.cuh"
 #include "templates/shared/spans.cuh"
+#ifndef BITS_TURNED
+#define BITS_TURNED 0 /* 1: rows are keys, and columns are query rows */
+#endif
 
 struct dil_bits {
   unsigned row[2];
@@ -69,6 +72,16 @@ DIL_INLINE unsigned bits_below(int end) {
   return bits;
 }
 
+/* Columns of positions before `at`. */
+DIL_INLINE int columns_before(const dil_block &x, int at) {
+  if (at <= x.j) return 0;
+  int away = dil_min(at - x.j, TILE_KEYS * x.step);
+  return x.step == 1 ? away : (away - 1) / x.step + 1;
+}
+
+#if BITS_TURNED
+#include "templates/shared/bits_turned.cuh"
+#else
 /* A condition that depends on the row alone. */
 template <class Condition>
 DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
@@ -90,12 +103,6 @@ DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
   return {{bits, bits}};
 }
 
-/* Columns of keys before `at`. */
-DIL_INLINE int columns_before(const dil_block &x, int at) {
-  if (at <= x.j) return 0;
-  int away = dil_min(at - x.j, TILE_KEYS * x.step);
-  return x.step == 1 ? away : (away - 1) / x.step + 1;
-}
 DIL_INLINE unsigned bits_within(const dil_block &x, dil_key_span keys) {
   int end = keys.high < DIL_LAST ? columns_before(x, keys.high + 1) : TILE_KEYS;
   return bits_below(end) & ~bits_below(columns_before(x, keys.low));
@@ -142,5 +149,6 @@ DIL_INLINE dil_bits bits_spans(const dil_block &x, Span span, Condition kept) {
     return bits_pairs<part>(x, kept);
   return {{bits_within(x, a), bits_within(x, b)}};
 }
+#endif
 
 #endif

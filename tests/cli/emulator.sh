@@ -111,6 +111,18 @@ sed 's/causal;/score 3 * tanh(s \/ 3);/' "$TMP/d64.dil" >"$TMP/cap.dil"
 sed 's/causal;/window 90, 9; score s * s - 0.1 * s * (i - j);/' \
   "$TMP/dropout.dil" >"$TMP/power.dil"
 sed 's/causal;/score s * (1 + 0.1 * s);/' "$TMP/d192.dil" >"$TMP/power192.dil"
+sed 's/causal;/causal; mask (i + j + h) % 3 > 0 || i - j < 40;/' "$TMP/d64.dil" \
+  >"$TMP/masks.dil"
+sed 's/causal;/mask i * j % 3 < 2; score 3 * tanh(s \/ 3);/' "$TMP/dropout.dil" \
+  >"$TMP/hidden.dil"
+cat >"$TMP/blocks.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 128; dtype bf16; block 64;
+            keep hash(h, bi, bj) % 10 < 4 || bi == bj; branch { } }
+END
+cat >"$TMP/chosen.dil" <<'END'
+pattern p { heads 4 kv 2; head_dim 64; dtype f16; causal; block 64;
+            keep top 2 by mean; branch { } }
+END
 cat >"$TMP/each.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal;
             branch { dilation 20; phase each - 3; } }
@@ -203,6 +215,14 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     for name in slopes cap power; do
       made_by_hopper $name --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
     done
+    hopper_gradients masks 'dq:pairs dkv:pairs'
+    hopper_gradients hidden 'dq:pairs:score dkv:pairs:scor' --train --seed 5
+    hopper_gradients blocks 'dq:pairs dkv:pairs'
+    made_by_hopper chosen --seq 333 --batch 2
+    for name in masks hidden blocks; do
+      made_by_hopper $name --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
+    done
+    made_by_hopper blocks --seq 230 --keys 170
     made_by_hopper each --seq 201 --keys 277
     made_by_hopper each --seq 250 --keys 210 --batch 2 --lengths "$TMP/lengths.npy"
     made_by_hopper strided --seq 333

@@ -125,14 +125,23 @@ pattern p { heads 2; head_dim 64; dtype bf16; causal;
 pattern several { heads 2; head_dim 64; dtype bf16;
   branch { segment 64; score s - 0.1; } branch { score 2 * s; } }
 pattern masked { heads 2; head_dim 64; dtype bf16; mask (i * j) % 3 > 0; branch { } }
+pattern blocks { heads 2; head_dim 128; dtype bf16; block 64;
+  keep hash(bi, bj) % 3 == 0; branch { } }
+pattern wide { heads 2; head_dim 192; dtype bf16; mask (i * j) % 3 > 0; branch { } }
 kernel alone = p; kernel two = several; kernel hidden = masked;
+kernel listed = blocks; kernel broad = wide;
 END
 is "gradients of scores" says "hopper gradient dkv scores.*hopper gradient dq scores" \
   90 "$TMP/scores.dil" -k alone --seq 130
 is "gradients of several scores" says "kernels: gradients of several kinds of scores" \
   90 "$TMP/scores.dil" -k two --seq 130
-is "gradients of masks" says "kernels: gradients of masks" \
+is "gradients of masks" says "hopper gradient dkv pairs.*hopper gradient dq pairs" \
   90 "$TMP/scores.dil" -k hidden --seq 130
+is "gradients of blocks" says "hopper gradient dkv pairs.*hopper gradient dq pairs" \
+  90 "$TMP/scores.dil" -k listed --seq 130
+is "gradients of masks with wide heads" says \
+  "kernels: gradients of masks with a head_dim of 192 by 192" \
+  90 "$TMP/scores.dil" -k broad --seq 130
 is "too few queries for them" says "kernels: fewer than 64 queries" 90 \
   examples/longnet.dil --seq 40
 is "another type" says "kernels: gradients of f32" 90 \

@@ -294,29 +294,36 @@ START_TEST(gradients_on_hopper) {
 }
 END_TEST
 
-/* The same where scores are rewritten: the rows of a block of dQ. */
+/* The same where scores are rewritten, or masks decide over pairs: the rows of a
+ * block of dQ. */
 static const struct {
   int32_t head_dim;
-  const char *score;
+  const char *body;
   int32_t rows;
-} scored_sizes[] = {{64, "s - 0.1 * abs(i - j)", 128},
-                    {64, "30 * tanh(s / 30)", 96},
-                    {128, "s - 0.1 * (h + 1) * (i - j) + 0.1 * i", 128},
-                    {128, "30 * tanh(s / 30)", 80},
-                    {128, "s * s - 0.1 * s * (i - j)", 80},
-                    {192, "30 * tanh(s / 30)", 64},
-                    {256, "30 * tanh(s / 30)", 48}};
-enum { SCORED_SIZES = sizeof scored_sizes / sizeof *scored_sizes };
+} pair_sizes[] = {
+    {64, "score s - 0.1 * abs(i - j);", 128},
+    {64, "score 30 * tanh(s / 30);", 96},
+    {128, "score s - 0.1 * (h + 1) * (i - j) + 0.1 * i;", 128},
+    {128, "score 30 * tanh(s / 30);", 80},
+    {128, "score s * s - 0.1 * s * (i - j);", 80},
+    {192, "score 30 * tanh(s / 30);", 64},
+    {256, "score 30 * tanh(s / 30);", 48},
+    {64, "mask i * j % 3 > 0;", 128},
+    {128, "mask i * j % 3 > 0;", 64},
+    {64, "block 64; keep hash(h, bi, bj) % 10 < 3;", 64},
+    {128, "block 128; keep hash(h, bi, bj) % 10 < 3;", 64},
+    {64, "mask i * j % 3 > 0; score 30 * tanh(s / 30);", 64}};
+enum { PAIR_SIZES = sizeof pair_sizes / sizeof *pair_sizes };
 
-START_TEST(gradients_of_scores_on_hopper) {
+START_TEST(gradients_of_pairs_on_hopper) {
   char text[300];
   if (!has_compiler()) return;
   snprintf(text, sizeof text,
-           "pattern p { heads 4 kv 2; head_dim %d; dtype %s; causal; score %s; "
+           "pattern p { heads 4 kv 2; head_dim %d; dtype %s; causal; %s "
            "branch { } }",
-           scored_sizes[_i].head_dim, _i % 2 ? "bf16" : "f16",
-           scored_sizes[_i].score);
-  tested_pattern *s = tested_pattern_new("scores", text, NULL, 0);
+           pair_sizes[_i].head_dim, _i % 2 ? "bf16" : "f16",
+           pair_sizes[_i].body);
+  tested_pattern *s = tested_pattern_new("pairs", text, NULL, 0);
   plan *p = backward_plan_of(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = 90};
@@ -329,7 +336,7 @@ START_TEST(gradients_of_scores_on_hopper) {
     if (strcmp(code->family, "hopper gradient")) continue;
     found |= code->knob[GRADIENT_KNOB_MAKES];
     if (code->knob[GRADIENT_KNOB_MAKES] == GRADIENT_Q)
-      ck_assert_int_eq(code->tile_keys, scored_sizes[_i].rows);
+      ck_assert_int_eq(code->tile_keys, pair_sizes[_i].rows);
   }
   ck_assert_int_eq(found, GRADIENT_Q | GRADIENT_K | GRADIENT_V);
   tested_pattern_free(s);
@@ -435,7 +442,7 @@ static Suite *make_suite(void) {
                       sizeof scores / sizeof *scores);
   tcase_add_loop_test(tests, gradients_of_inputs, 0, 2);
   tcase_add_loop_test(tests, gradients_on_hopper, 0, GRADIENT_SIZES);
-  tcase_add_loop_test(tests, gradients_of_scores_on_hopper, 0, SCORED_SIZES);
+  tcase_add_loop_test(tests, gradients_of_pairs_on_hopper, 0, PAIR_SIZES);
   tcase_add_test(tests, unknown_chip);
   tcase_add_loop_test(tests, peak, 0, 3);
   suite_add_tcase(suite, tests);

@@ -50,6 +50,10 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
 void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
                                source_text *text);
 
+/* hopper_pair.c: whether some list has blocks that would fill no tile of 128 keys,
+ * or of the rows of all warpgroups. */
+bool hopper_has_short_blocks(const block_lists *l);
+
 /* hopper_grid.c: returns whether the strategy for grids has kernels for a pass. */
 bool hopper_grid_takes(const dil_table *t, int32_t pass);
 

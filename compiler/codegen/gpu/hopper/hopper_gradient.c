@@ -1,12 +1,13 @@
 /* hopper_gradient.c - the strategy for gradients on Hopper (sm_90a):
  * templates/hopper/backward.cu.
  *
- * In: a backward plan without masks and with at most one score chain. Out: a kernel that makes dQ and
- * one that makes dK and dV, or one for each of these where heads are wide; the
+ * In: a backward plan with at most one score chain. Out: a kernel that makes dQ
+ * and one that makes dK and dV, or one for each of these where heads are wide; the
  * same once more for calls with dropout. Where gradients may be added in any
  * order and heads have at most 64 elements, one kernel makes all three (the fused
  * form). All depend on head sizes and a few properties of the passes; the launch
- * brings the pattern. The general kernels of gradients take all other calls. */
+ * brings the pattern, but for masks and scores, which are compiled in. The general
+ * kernels of gradients take all other calls. */
 #include "hopper_config.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/cuda/chips.h"
@@ -19,6 +20,7 @@ typedef struct gradient_config {
   int32_t stages; /* of streamed blocks */
   int32_t held;   /* tiles of held rows in shared memory */
   bool turns;     /* warpgroups take turns to issue products */
+  int32_t producer, consumer; /* registers of a thread; 0: the template's */
 } gradient_config;
 
 enum { GRADIENT_CONFIGS = 7, GRADIENT_WARPGROUPS = 2 };
@@ -31,55 +33,81 @@ typedef struct gradient_made {
   gradient_config configs[GRADIENT_CONFIGS]; /* until one of width 0 */
   gradient_config sloped[GRADIENT_CONFIGS];  /* where each pair has a derivative
                                                 of its score in a register */
+  gradient_config masked[GRADIENT_CONFIGS];  /* where masks decide over pairs */
 } gradient_made;
 
 static const gradient_made made_queries = {GRADIENT_Q,
                                            "dq",
-                                           {{64, 128, 4, 2, false},
-                                            {128, 128, 2, 1, true},
-                                            {128, 64, 2, 1, false},
-                                            {192, 80, 2, 1, true},
-                                            {224, 64, 2, 1, true},
-                                            {256, 48, 2, 1, true},
-                                            {256, 32, 2, 1, false}},
-                                           {{64, 96, 4, 2, false},
-                                            {64, 64, 4, 2, false},
-                                            {128, 80, 2, 1, true},
-                                            {128, 64, 2, 1, false},
-                                            {192, 64, 2, 1, true},
-                                            {256, 48, 2, 1, true},
-                                            {256, 32, 2, 1, false}}};
+                                           {{64, 128, 4, 2, false, 0, 0},
+                                            {128, 128, 2, 1, true, 0, 0},
+                                            {128, 64, 2, 1, false, 0, 0},
+                                            {192, 80, 2, 1, true, 0, 0},
+                                            {224, 64, 2, 1, true, 0, 0},
+                                            {256, 48, 2, 1, true, 0, 0},
+                                            {256, 32, 2, 1, false, 0, 0}},
+                                           {{64, 96, 4, 2, false, 0, 0},
+                                            {64, 64, 4, 2, false, 0, 0},
+                                            {128, 80, 2, 1, true, 0, 0},
+                                            {128, 64, 2, 1, false, 0, 0},
+                                            {192, 64, 2, 1, true, 0, 0},
+                                            {256, 48, 2, 1, true, 0, 0},
+                                            {256, 32, 2, 1, false, 0, 0}},
+                                           {{64, 128, 4, 2, false, 104, 200},
+                                            {64, 64, 4, 2, false, 104, 200},
+                                            {64, 64, 4, 2, false, 152, 176},
+                                            {128, 64, 2, 1, false, 104, 200},
+                                            {128, 64, 2, 1, false, 136, 184},
+                                            {128, 32, 2, 1, false, 152, 176}}};
 static const gradient_made made_both = {GRADIENT_K | GRADIENT_V,
                                         "dkv",
-                                        {{64, 128, 4, 2, false},
-                                         {128, 64, 3, 2, true},
-                                         {128, 64, 2, 2, true},
-                                         {128, 32, 2, 2, false}},
-                                        {{64, 80, 4, 2, false},
-                                         {64, 64, 4, 2, false},
-                                         {128, 48, 3, 2, true},
-                                         {128, 32, 3, 2, true},
-                                         {128, 32, 2, 2, false}}};
+                                        {{64, 128, 4, 2, false, 0, 0},
+                                         {128, 64, 3, 2, true, 0, 0},
+                                         {128, 64, 2, 2, true, 0, 0},
+                                         {128, 32, 2, 2, false, 0, 0}},
+                                        {{64, 80, 4, 2, false, 0, 0},
+                                         {64, 64, 4, 2, false, 0, 0},
+                                         {128, 48, 3, 2, true, 0, 0},
+                                         {128, 32, 3, 2, true, 0, 0},
+                                         {128, 32, 2, 2, false, 0, 0}},
+                                         {{64, 64, 4, 2, false, 104, 200},
+                                          {64, 64, 4, 2, false, 136, 184},
+                                          {64, 32, 4, 2, false, 152, 176},
+                                          {128, 32, 2, 2, false, 104, 200},
+                                          {128, 32, 2, 2, false, 136, 184}}};
 static const gradient_made made_keys = {GRADIENT_K,
                                         "dk",
-                                        {{192, 80, 2, 1, true},
-                                         {224, 64, 2, 1, true},
-                                         {256, 48, 2, 1, true},
-                                         {256, 32, 2, 1, false}},
-                                        {{192, 64, 2, 1, true},
-                                         {256, 48, 2, 1, true},
-                                         {256, 32, 2, 1, false}}};
+                                        {{192, 80, 2, 1, true, 0, 0},
+                                         {224, 64, 2, 1, true, 0, 0},
+                                         {256, 48, 2, 1, true, 0, 0},
+                                         {256, 32, 2, 1, false, 0, 0}},
+                                        {{192, 64, 2, 1, true, 0, 0},
+                                         {256, 48, 2, 1, true, 0, 0},
+                                         {256, 32, 2, 1, false, 0, 0}},
+                                         {{0}}};
 /* dV needs no derivatives. */
 static const gradient_made made_values = {
-    GRADIENT_V, "dv", {{192, 96, 2, 1, true}, {256, 64, 2, 1, true}}, {{0}}};
+    GRADIENT_V,
+    "dv",
+    {{192, 96, 2, 1, true, 0, 0}, {256, 64, 2, 1, true, 0, 0}},
+    {{0}},
+    {{0}}};
 
 /* The fused form. Heads of 128 would leave it blocks of 64 rows, with which it is
  * slower than the two kernels (tests/bench/NOTES.md). */
 static const gradient_made made_fused = {GRADIENT_Q | GRADIENT_K | GRADIENT_V,
                                          "dqkv",
-                                         {{64, 128, 2, 2, false}},
+                                         {{64, 128, 2, 2, false, 0, 0}},
+                                         {{0}},
                                          {{0}}};
 enum { FUSED_CHUNK = 64 };
+
+/* Whether masks, or different windows of a union, decide over pairs of some
+ * pass. */
+static bool gradient_asks_pairs(const dil_table *t) {
+  bool asks = false;
+  for (int32_t p = 0; p < t->pass_count; p++) asks |= hopper_asks_pairs(t, p);
+  return asks;
+}
 
 static int32_t gradient_round_up(int32_t n) {
   return (n + 31) / 32 * 32;
@@ -106,10 +134,11 @@ static int32_t gradient_width(const dil_table *t, const gradient_made *made) {
 
 /* As templates/hopper/backward.cu lays it out: tiles; the facts and words of a
  * stage, its messages and barriers; plans, the other barriers and the slopes of
- * four tiles; dS of the fused form. */
+ * four tiles; dS of the fused form. With masks plans and messages are longer. */
 static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
                               const gradient_config *s) {
   enum { STAGE_REST = 152, REST = 800, SLOPES = 16, SLOPES_REST = 32 };
+  enum { MASKS = 768, STAGE_MASKS = 32 };
   enum { HELD_ROWS = 64 * GRADIENT_WARPGROUPS };
   int32_t head = gradient_head(t) * 2, wide = gradient_value(t) * 2;
   bool keys = v->made->makes != GRADIENT_Q, scored = v->made != &made_values;
@@ -119,7 +148,8 @@ static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
       v->made == &made_fused ? 2 * HELD_ROWS * s->rows * 2 + SLOPES_REST : 0;
   return HELD_ROWS * s->held * (head + (scored ? wide : 0)) + slopes +
          s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST +
-         (t->scored ? SLOPES : 0);
+         (t->scored ? SLOPES : 0) +
+         (gradient_asks_pairs(t) ? MASKS + s->stages * STAGE_MASKS : 0);
 }
 
 static bool gradient_is_one(const expr *e) {
@@ -135,6 +165,24 @@ static bool gradient_has_unit_slopes(const plan *p) {
   return unit || score_kind_of(p) == SCORE_LINEAR;
 }
 
+/* The configurations of a variant. */
+static const gradient_config *gradient_configs(const plan *p,
+                                               const gradient_variant *v) {
+  if (gradient_asks_pairs(&p->table)) return v->made->masked;
+  if (v->made == &made_values || gradient_has_unit_slopes(p))
+    return v->made->configs;
+  return v->made->sloped;
+}
+
+/* Whether a streamed block of so many rows would hold several of a list's. */
+static bool gradient_is_coarse(const plan *p, int32_t rows) {
+  enum { SHORT_BLOCK = 64 };
+  block_lists l;
+  if (rows <= SHORT_BLOCK || !gradient_asks_pairs(&p->table)) return false;
+  block_lists_take(p, &l);
+  return hopper_has_short_blocks(&l);
+}
+
 /* Configuration number `fallback` of a variant; NULL: there is none. */
 static const gradient_config *gradient_config_of(const plan *p,
                                                  const gradient_variant *v,
@@ -142,12 +190,12 @@ static const gradient_config *gradient_config_of(const plan *p,
   const dil_table *t = &p->table;
   int32_t width = 0;
   if (!v->made) return NULL;
-  bool sloped = v->made != &made_values && !gradient_has_unit_slopes(p);
-  const gradient_config *list = sloped ? v->made->sloped : v->made->configs;
+  const gradient_config *list = gradient_configs(p, v);
   for (int32_t i = 0; i < GRADIENT_CONFIGS; i++) {
     const gradient_config *s = &list[i];
     if (s->width < gradient_width(t, v->made) || (width && s->width > width) ||
         gradient_bytes(t, v, s) > HOPPER_SHARED_MOST ||
+        gradient_is_coarse(p, s->rows) ||
         (v->made == &made_fused && gradient_head(t) > FUSED_CHUNK))
       continue;
     width = s->width;
@@ -157,12 +205,13 @@ static const gradient_config *gradient_config_of(const plan *p,
 }
 
 /* f16 with dropout would spill registers. Shards add to the sums of others.
- * Scores have the two kernels. */
+ * Scores and masks have the two kernels. */
 static bool gradient_is_fused(const gpu_request *r) {
   const dil_table *t = &r->common.plan->table;
   const gradient_variant v = {&made_fused, false};
   bool spills = t->dtype == DIL_F16 && t->dropout > 0;
   return r->any_order && !r->gradients_of_shards && !spills && !t->scored &&
+         !gradient_asks_pairs(t) &&
          gradient_config_of(r->common.plan, &v, 0);
 }
 
@@ -203,7 +252,8 @@ static bool hopper_gradient_can(const gpu_request *r, char *reason,
     const gradient_config *s = gradient_config_of(r->common.plan, &v, 0);
     if (!v.made) return true;
     if (!s) {
-      snprintf(reason, size, "gradients of a head_dim of %d by %d", t->head_dim,
+      snprintf(reason, size, "gradients of %sa head_dim of %d by %d",
+               gradient_asks_pairs(t) ? "masks with " : "", t->head_dim,
                t->value_dim);
       return false;
     }
@@ -244,12 +294,36 @@ static void gradient_put_features(const gpu_request *r, bool keys, int32_t rows,
       t->pass_count > 1 || r->gradients_of_shards, r->gradients_of_shards);
 }
 
-/* Writes what rewrites scores, in front of the other macros. */
-static void gradient_put_scores(const plan *p, source_text *text) {
-  if (!p->table.scored) return;
+/* Whether some predicate has a range of rows or of keys. */
+static bool gradient_has_bounds(const dil_table *t) {
+  bool some = has_row_ranges(t);
+  for (int32_t i = 0; i < t->predicate_count; i++)
+    some |= t->predicates[i].key_first > 0 ||
+            dil_predicate_end(&t->predicates[i]) < INT32_MAX;
+  return some;
+}
+
+/* Writes what decides over pairs, where masks do. */
+static void gradient_put_masks(const plan *p, bool keys, source_text *text) {
+  bool asks = gradient_asks_pairs(&p->table);
+  if (!asks) return;
+  put(text, "#define PAIRWISE 1\n#define BITS_TURNED %d\n", keys);
+  put(text, "#define PAIR_BOUNDS %d\n", gradient_has_bounds(&p->table));
+  put_cover(text, p);
+  put_mask_bits(text, p);
+  put_key_spans(text, p);
+}
+
+/* Writes the plan's expressions, in front of the other macros. */
+static void gradient_put_plan(const plan *p, source_text *text) {
+  if (!p->table.scored && !gradient_asks_pairs(&p->table)) return;
   put(text, "#define EAGER 1\n");
   put_tables(text, p);
   put_expressions(text, p);
+  if (!p->table.scored) {
+    put(text, "#undef DROPOUT\n");
+    return;
+  }
   put_slopes(text, p);
   put_score_form(text, p);
   put(text, "#define UNIT_SLOPES %d\n#undef DROPOUT\n",
@@ -271,8 +345,9 @@ static void gradient_describe(const gpu_request *r, const gradient_variant *v,
                                    [GRADIENT_KNOB_SHARDS] =
                                        r->gradients_of_shards}};
   snprintf(code->variant, sizeof code->variant,
-           "hopper gradient %s %s%s%s %dx%d d%d", v->made->name,
-           t->scored ? "scores " : "", v->drops ? "dropout " : "",
+           "hopper gradient %s %s%s%s%s %dx%d d%d", v->made->name,
+           gradient_asks_pairs(t) ? "pairs " : "", t->scored ? "scores " : "",
+           v->drops ? "dropout " : "",
            dil_dtype_name(t->dtype), code->tile_rows, s->rows, t->head_dim);
 }
 
@@ -285,7 +360,7 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
       gradient_config_of(r->common.plan, &v, fallback);
   if (!s) return false;
   gradient_describe(r, &v, s, code);
-  gradient_put_scores(r->common.plan, text);
+  gradient_put_plan(r->common.plan, text);
   put(text, "#define MAKES %d\n#define ELEMENT %d\n", v.made->makes,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n", gradient_head(t),
@@ -299,7 +374,11 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
   put(text, "#define SHARED_LIMIT %d\n", code->shared);
   put(text, "#define DROPS %d\n#define DROPOUT %lluu\n", v.drops,
       (unsigned long long)(t->dropout * 4294967296.0));
+  if (s->producer)
+    put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
+        s->producer, s->consumer);
   gradient_put_features(r, v.made != &made_queries, s->rows, text);
+  gradient_put_masks(r->common.plan, v.made != &made_queries, text);
   put_template(text, "templates/hopper/backward.cu");
   return true;
 }

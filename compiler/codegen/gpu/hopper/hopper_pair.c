@@ -100,9 +100,7 @@ static bool hopper_only_scores(const plan *p) {
   return true;
 }
 
-/* Whether some list has blocks that would fill no tile of 128 keys, or of the
- * rows of all warpgroups. */
-static bool hopper_has_short_blocks(const block_lists *l) {
+bool hopper_has_short_blocks(const block_lists *l) {
   for (int32_t n = 0; n < l->count; n++)
     if (l->list[n].block % 128 || l->list[n].query_block % 128) return true;
   return false;

@@ -1,0 +1,90 @@
+// backward_pass.cuh - the loop of a tile of gradients where masks decide over pairs.
+//
+// In: blocks of a tile, of which a warpgroup passes over those in which none of its
+// pairs is kept. Out: the gradients of the tile's rows, which are 0 where no block
+// is left.
+#pragma once
+
+// Releases a block in which no pair of this warpgroup is kept. Where no warpgroup
+// takes part, nobody else waits for its copies.
+DEVICE void pass_block(const consumer &c, int4 m, const ring<STAGES> &block) {
+  const int all = ((1 << WARPGROUPS) - 1) << BLOCK_TAKES;
+  if (!(m.x & all)) wait_values(c, block);
+  release_values(c, block);
+  release_keys(c, block);
+}
+
+// Goes on to the next block; returns its message.
+DEVICE int4 next_message(const consumer &c, ring<STAGES> &block) {
+  block.next();
+  wait_keys(c, block);
+  return shared_load(message_of(c.base, block.slot()));
+}
+
+// Passes over blocks until one in which this warpgroup takes part, or the tile's
+// last. Returns its message.
+DEVICE int4 find_block(const consumer &c, int4 m, ring<STAGES> &block) {
+#pragma unroll 1
+  while (!takes(c, m) && !(m.x & BLOCK_LAST)) {
+    pass_block(c, m, block);
+    m = next_message(c, block);
+  }
+  return m;
+}
+
+// Consumes blocks in which the warpgroup takes part, up to the first in which it does
+// not, or the tile's last. Returns the message of the block at which it ends: that of
+// the tile's last block, which has been consumed, or of one that has not.
+DEVICE int4 consume_blocks(const hopper_backward_launch &run,
+                           const consumer &c, fragments &f, int4 m, u32 q,
+                           u32 o, ring<STAGES> &block) {
+  make_scores(c, f, q, block);
+  take_scores(run, c, f, m, o, false, block);
+  ring<STAGES> before = block;
+#pragma unroll 1
+  for (;;) {
+    before = block;
+    add_block(c, f, before);
+    if (m.x & BLOCK_LAST) break;
+    m = next_message(c, block);
+    if (!takes(c, m)) break;
+    q = uniform(q);
+    o = uniform(o);
+    make_scores(c, f, q, block);
+    mma_wait<1>();
+    settle_sums(f);
+    if (HOLDS_KEYS) release_values(c, before);
+    release_keys(c, before);
+    take_scores(run, c, f, m, o, false, block);
+  }
+  mma_wait<0>();
+  settle_sums(f);
+  if (HOLDS_KEYS) release_values(c, before);
+  release_keys(c, before);
+  return m;
+}
+
+// Consumes the blocks of a tile; `block` becomes the one after it.
+DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
+                     int4 m, ring<STAGES> &block) {
+  fragments f;
+  u32 tile = tile_of(m);
+  u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
+  begin_tile(run, c, f, m);
+  wait_queries(c, tile);
+  bool last;
+  do {
+    m = find_block(c, m, block);
+    last = m.x & BLOCK_LAST;
+    if (!takes(c, m)) {
+      pass_block(c, m, block);
+      break;
+    }
+    m = consume_blocks(run, c, f, m, q, o, block);
+    last = takes(c, m) && m.x & BLOCK_LAST;
+  } while (!last);
+  tile_rows_message rows = read_tile(c, m);
+  release_held(c, tile);
+  end_tile(run, c, f, rows);
+  block.next();
+}
