@@ -121,6 +121,25 @@ else
 fi
 told
 
+# ---- exchange -----------------------------------------------------------------
+
+# Where memory is short and some branches gather, the bits are those of rows that all
+# rotate, and as much moves.
+mixed() { # topology
+  for way in ring auto; do
+    DIL_GATHER_MAX=${room:-100K} run longnet_ring "$1 exchange $way;" $few --backward \
+      --dk "$TMP/$way.npy" --json >"$TMP/$way.json" || return 1
+    sed 's/.*"gathered_branches": \([0-9]*\), "bytes_moved": \([0-9]*\).*/\1 \2/' \
+      "$TMP/$way.json"
+  done >"$TMP/moved"
+  cat "$TMP/moved"
+  cmp "$TMP/ring.npy" "$TMP/auto.npy" &&
+    awk '{ n[NR] = $1; moved[NR] = $2 }
+         END { exit !(n[1] == 0 && n[2] > 0 && moved[1] == moved[2]) }' "$TMP/moved"
+}
+is "gradients, some branches gather: the same bits" mixed \
+  "devices $ring; ring $ring;"
+
 # ---- state ---------------------------------------------------------------------
 
 sums_resume() {

@@ -6,8 +6,8 @@ cd "$(dirname "$0")/../.." || exit 70
 . tests/support/ok.sh
 . tests/support/python.sh
 leave_unless_python torch_ring_gpu numpy torch
-take_bundle
 if has_gpu; then
+  take_bundle
   DIL_LIBRARY=$BUILD/libdil.so.2
   DIL_MODULE_DIR=$BUILD
 else
