@@ -123,6 +123,13 @@ told
 
 # ---- exchange -----------------------------------------------------------------
 
+# A host's own ranks, each on a device of its own; the call of the whole is made by
+# the processor.
+host_ranks() {
+  DIL_TEST_DEVICE=cuda CK_FORK=no EMULATED_ORDER=random "$BUILD/tests/test_ranks"
+}
+[ "$gpus" -gt 0 ] || is "ranks of a host" host_ranks
+
 # Where memory is short and some branches gather, the bits are those of rows that all
 # rotate, and as much moves.
 mixed() { # topology

@@ -49,7 +49,7 @@ class _Copies:
     """Copies on the emulated GPU, of the tensors of one call."""
 
     def __init__(self):
-        self.made = []
+        self.made, self.alive = [], []
 
     def view(self, seen, x):
         """The view `seen` of x, moved to the GPU."""
@@ -64,6 +64,7 @@ class _Copies:
                                                    ctypes.byref(memory)))
         self.copy("write", context, memory, at, bytes_)
         self.made.append((context, memory, at, bytes_))
+        self.alive.append(x)  # also where the call is refused
         seen.data = memory
         return seen
 
@@ -78,6 +79,7 @@ class _Copies:
             self.copy("read", *one)
             dil._c.library.dil_memory_give(*one[:2])
         self.made.clear()
+        self.alive.clear()
 
 
 def emulate(rank):
