@@ -6,7 +6,8 @@
  * them, each becomes a branch of a union. A kernel then never visits what a
  * mask would have hidden. What is no such term stays a mask. A branch with
  * sinks keeps its rows; the sinks of one that selects every row become the
- * pattern's. */
+ * pattern's. A union of lists of keys and other branches becomes a softmax of
+ * branches that share no pair (part_keys.c). */
 #include "pattern.h"
 #include "runtime/base/arithmetic.h"
 

@@ -7,7 +7,8 @@
 #include "pattern.h"
 #include <string.h>
 
-enum { OTHERS_MOST = 4 }; /* branches without a list: each asks those before */
+/* Each branch asks those before it, and each list has a pass of its own. */
+enum { OTHERS_MOST = 4, LISTED_MOST = 4 };
 
 /* ---- lists --------------------------------------------------------------- */
 
@@ -165,7 +166,8 @@ static bool can_part(const pattern *p) {
     others += pattern_key_list(p, one) < 0;
   }
   return p->combine == DIL_COMBINE_UNION && p->branch_count > 1 &&
-         others < p->branch_count && others <= OTHERS_MOST;
+         others < p->branch_count && others <= OTHERS_MOST &&
+         p->branch_count - others <= LISTED_MOST;
 }
 
 bool pattern_part_keys(arena *a, pattern *p) {

@@ -264,9 +264,9 @@ static bool is_detached(const plan *p) {
 }
 
 /* Branches that see the keys of a list visit these alone in a pass of their own. */
-bool plan_share_list(const dil_table *t, uint64_t pass, uint64_t other) {
+bool plan_share_list(const dil_table *t, uint64_t one, uint64_t other) {
   int32_t list = t->branches[__builtin_ctzll(other)].listed;
-  for (uint64_t rest = pass | other; rest; rest &= rest - 1)
+  for (uint64_t rest = one | other; rest; rest &= rest - 1)
     if (t->branches[__builtin_ctzll(rest)].listed != list) return false;
   return true;
 }

@@ -18,7 +18,7 @@ bool plan_passes_fit(planner *pl, span at);
 /* Returns whether some head has branches of both sets. */
 bool plan_share_heads(const dil_table *t, uint64_t one, uint64_t other);
 /* Returns whether all branches of both sets see the keys of one list, or none sees
- * those of a list. */
+ * those of a list. `other` has a branch. */
 bool plan_share_list(const dil_table *t, uint64_t one, uint64_t other);
 /* plan_slopes.c: the plan's direction, and the derivatives that it needs. */
 void plan_direct(planner *pl, dil_direction direction);

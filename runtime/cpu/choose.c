@@ -157,7 +157,7 @@ static void keep_larger(float *restrict estimate, const float *restrict product,
   for (int lane = 0; lane < LANES; lane++) {
     float one = scale * product[lane], before = estimate[lane];
     float larger = one > before ? one : before;
-    estimate[lane] = before == before ? larger : one; /* not of NaN */
+    estimate[lane] = before == before ? larger : one; /* any number is above NaN */
   }
 }
 

@@ -281,7 +281,7 @@ static dil_status backward_clear_keys(const backward_run *b,
 
 dil_status backward_run_pass(backward_run *b, int32_t p, bool first) {
   const backward_codes *codes = &b->codes;
-  bool listed = cuda_list_room(&b->run, p, true) >= 0; /* the others get nothing */
+  bool listed = cuda_list_room(&b->run, p, true) >= 0; /* writes listed keys alone */
   bool opens = first && !listed;
   dil_status status =
       first && listed ? backward_clear_keys(b, codes->q) : DIL_OK;

@@ -19,6 +19,14 @@ dil_status backward_have_fast_codes(backward_run *b) {
   return status;
 }
 
+/* The general kernels make the gradients of all passes then. */
+static bool backward_has_short_list(const backward_run *b) {
+  bool some = false;
+  for (int32_t p = 0; p < b->kernel->table->pass_count; p++)
+    some |= cuda_list_is_short(&b->run, p);
+  return some;
+}
+
 const char *backward_fast_refusal(const backward_run *b) {
   const backward_codes *codes = &b->codes;
   const dil_backward_call *c = b->call;
@@ -31,6 +39,7 @@ const char *backward_fast_refusal(const backward_run *b) {
   if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
     return "no such kernel was made";
   if (codes->inputs) return "gradients of an input that scores read";
+  if (backward_has_short_list(b)) return "a list of few keys";
   if (!states) g.o = c->forward.o; /* the state of a pass is always described */
   return hopper_gradient_refusal(&g, codes->fast_q);
 }

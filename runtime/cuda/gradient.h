@@ -18,8 +18,8 @@ dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
 /* Rounds the sums of a gradient to its elements, where it has sums. */
 dil_status gradient_round(const gradient_run *g, const gradient_target *target,
                           const cuda_code *code);
-/* Clears the rows of a gradient, or of its sums, that no document of a packed call
- * has: rows of queries or of keys. */
+/* Clears rows of queries or of keys of a gradient, or of its sums: in a packed call
+ * those that no document has, else all. The launch obeys `only_if`. */
 dil_status gradient_clear(const gradient_run *g, const gradient_target *target,
                           bool keys, const cuda_code *code);
 /* Three launches for input_sums.c. The first adds the shares of a pass's pairs

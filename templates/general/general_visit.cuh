@@ -113,7 +113,7 @@ DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
   c.keys = keys_of(p, t, branch);
   c.later = c.later_end = 0;
   c.merged = c.rivals = 0;
-  const bool listed = LISTED && dil_passes[p.pass].list >= 0; /* none owns any */
+  const bool listed = LISTED && dil_passes[p.pass].list >= 0; // and owns no keys
 #if BRANCHES > 1 && DEDUP
   dil_set owners = related(
       t, branch, [&](int a) { return !listed && is_owner(t, a, branch); });

@@ -55,7 +55,6 @@ DIL_INLINE void key_table_row(const dil_params &p, int made, long long row) {
   mark_entries(to, entry, list.stride[last], 0, list.dim[last], table.dim[last]);
 #if LISTED
   if (!is_walked(made)) return;
-  __syncwarp();
   sort_keys(to, table.dim[last], key_list_row(p, made, row));
   if (has_group_lists(p, made) && row % LIST_HEADS == 0)
     sort_group(p, made, row / LIST_HEADS);

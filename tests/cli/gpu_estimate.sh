@@ -227,6 +227,13 @@ listed() {
   grep -q "blocks of 64 keys: 256 visited, 256 of them masked" "$TMP/listed"
 }
 is "keys of a list" listed
+few_keys() {
+  "$DIL" explain "$TMP/keys.dil" --cuda sm_90a --seq 4096 --backward \
+    --input v="$TMP/keys.npy" >"$TMP/listed" || return 1
+  cat "$TMP/listed"
+  grep -q "kernels: a list of few keys" "$TMP/listed"
+}
+is "gradients of a list of few keys" few_keys
 
 # Milliseconds on an H200 (bench/NOTES.md), foretold within 1.25 times.
 near() { # measured, statements, options...

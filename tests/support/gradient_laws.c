@@ -268,9 +268,9 @@ static const char *check_keys(const law_place *at, double tolerance) {
                   "sum dk = scale sum q (dlse - d sinks)");
 }
 
-/* False: the definition makes the output of some row NaN, and with it the
- * gradients of that row and of the keys that it sees. No law says anything of
- * these; where dO is 0, they are 0. */
+/* Returns false where the output of some row is NaN, and with it the gradients of
+ * that row and of the keys that it sees: no law says anything of these. Callers
+ * compare o with the oracle before. Where dO is 0, the gradients are 0. */
 static bool outputs_are_defined(const law_place *at) {
   for (int64_t k = 0; k < query_count(at); k++)
     if (isnan(row_product(at, k))) return false;

@@ -34,7 +34,8 @@ int64_t general_scratch_bytes(const dil_table *t);
 int64_t general_patch_bytes(const dil_table *t, int32_t rows, int32_t keys);
 /* The plan's tables for kernels that walk lists: where all branches of a pass see
  * the keys of one list, their predicates are what is left of them, and LISTED says
- * so (key_list.cuh). */
+ * so (key_list.cuh). Where tiles hold keys (`holds_keys`), a list for each head
+ * keeps its table, since heads of one K/V head list other keys. */
 void general_put_tables(source_text *text, const plan *p, bool holds_keys);
 /* Says whether tiles may be patches. */
 void general_put_patches(source_text *text, const dil_table *t);

@@ -231,14 +231,6 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* Whether a list has so few of all keys that it is faster to walk the list, as the
- * general kernels do, than all keys by a mask. */
-static bool hopper_has_few_keys(const cuda_run *r, int32_t pass) {
-  enum { SHARE = 4 };
-  int64_t most = r->call->inputs ? cuda_list_room(r, pass, false) : -1;
-  return most >= 0 && most * SHARE < r->M;
-}
-
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
  * few queries, kernels with split-K are faster. */
 static const char *hopper_refusal(const cuda_run *r, int32_t pass,
@@ -254,7 +246,7 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (t->sinks && r->shard && !finds_sinks) return "sinks of a shard";
   if (t->sinks && !finds_sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
-  if (hopper_has_few_keys(r, pass)) return "a list of few keys";
+  if (cuda_list_is_short(r, pass)) return "a list of few keys";
   if (c->packed.queries) return "documents of a packed call";
   if (pages_given(c)) return "pages of a cache";
   if (r->shard && c->lengths) return "lengths of a shard";

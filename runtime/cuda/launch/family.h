@@ -136,6 +136,9 @@ int64_t cuda_table_rows(const cuda_run *r);
 /* key_lists.c: the most keys that a pass walks of its list; -1: it walks none.
  * `held`: by tiles that hold the keys of a K/V head. */
 int64_t cuda_list_room(const cuda_run *r, int32_t pass, bool held);
+/* Whether a list has so few of all keys that it is faster to walk the list, as the
+ * general kernels do, than to ask a mask of all keys. */
+bool cuda_list_is_short(const cuda_run *r, int32_t pass);
 /* The memory of the sorted lists of table `index`. */
 int64_t cuda_list_bytes(const cuda_run *r, int32_t index, const dil_tensor *list);
 /* The space of tiles of so many rows that hold the keys of the pass's list. False:

@@ -18,6 +18,12 @@ int64_t cuda_list_room(const cuda_run *r, int32_t pass, bool held) {
   return minimum(most, r->M);
 }
 
+bool cuda_list_is_short(const cuda_run *r, int32_t pass) {
+  enum { SHARE = 4 };
+  int64_t most = r->call->inputs ? cuda_list_room(r, pass, false) : -1;
+  return most >= 0 && most * SHARE < r->M;
+}
+
 static bool list_is_walked(const dil_table *t, int32_t index) {
   bool walked = false;
   for (int32_t p = 0; p < t->pass_count; p++)
