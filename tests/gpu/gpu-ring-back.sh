@@ -192,6 +192,7 @@ checked_gradients() {
 is "processes make their own rows, and their gradients are checked" checked_gradients
 
 until=.back
+is "a whole run of the ranks backward" works --backward
 is "a rank is killed in a run backward" strike KILL gone --backward
 is "a rank is frozen in a run backward" strike STOP silent --backward
 

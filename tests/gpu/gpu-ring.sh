@@ -184,6 +184,7 @@ no_gpu() {
 }
 is "a number beyond the GPUs" no_gpu "$([ "$gpus" -gt 0 ] && echo "$gpus" || echo 3)"
 
+is "a whole run of the ranks" works
 is "a rank is killed" strike KILL gone
 is "a rank is frozen" strike STOP silent
 
