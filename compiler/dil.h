@@ -112,7 +112,7 @@ typedef struct dil_kernel_options {
   int32_t head_dim;
   int32_t value_dim;   /* 0: head_dim where the pattern has it so, else what it
                           says */
-  int32_t ranks;       /* not 0: dil_rank_new may take the kernel. On a GPU this
+  int64_t ranks;       /* not 0: dil_rank_new may take the kernel. On a GPU this
                           makes code for parts of sequences, all of it at once;
                           on the processor it says nothing */
 } dil_kernel_options;

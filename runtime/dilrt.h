@@ -388,9 +388,10 @@ DIL_API dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
 
 /* One sequence on several processes: each is a rank that owns a shard of the
  * queries and of the keys, and calls with its own rows. Ranks are on processors,
- * or each on a GPU of its own, and rows travel by NCCL then. The functions below are collective: every rank calls them, in the same order.
- * Where a rank fails, is gone or is silent for `timeout`, every rank's call fails,
- * and later calls with it; the text names the rank. */
+ * or each on a GPU of its own, and rows travel by NCCL then. The functions below
+ * are collective: every rank calls them, in the same order. Where a rank
+ * fails, is gone or is silent for `timeout`, every rank's call fails, and later
+ * calls with it; the text names the rank. */
 typedef struct dil_rank dil_rank;
 
 enum {

@@ -31,6 +31,8 @@ dil_tensor dil_tensor_make(void *data, dil_dtype dtype, int32_t rank,
                            const int64_t *shape);
 /* Elements; -1 when an extent is negative or the product does not fit. */
 int64_t dil_tensor_count(const dil_tensor *tensor);
+/* Whether elements lie as dil_tensor_make has them. Without elements any do. */
+bool dil_tensor_is_row_major(const dil_tensor *tensor);
 /* "f16 [2, 4, 5]", for messages; returns the text. */
 enum { DIL_TENSOR_TEXT = 128 };
 const char *dil_tensor_text(const dil_tensor *tensor,

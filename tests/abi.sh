@@ -2,9 +2,9 @@
 # abi.sh - what hosts and libraries were compiled against is still so: names and
 # layouts that libdil and libdilrt promise, beside those of abi/*.abi, by
 # libabigail. Any difference counts: one that leaves old hosts running (a
-# function more, a field at the end of a struct that has a size) is recorded by
-# `make abi`, which is `abi.sh record`; for another the number `abi` of the
-# Makefile goes up first. In: BUILD, TMP. Out: ok / not ok lines.
+# function more, a field that makes a struct with a size grow at its end) is
+# recorded by `make abi`, which is `abi.sh record`; for another the number `abi`
+# of the Makefile goes up first. A field in the padding of old hosts is another. In: BUILD, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/support/ok.sh

@@ -11,6 +11,7 @@
 #include "runtime/base/status.h"
 #include "runtime/observe/log.h"
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,11 @@ typedef struct host_kernel {
   compilation made;
   dil_program *program;
 } host_kernel;
+
+/* Hosts built before there were ranks give 64 bytes, and the last four of these are
+ * padding: a field there would have any value. */
+_Static_assert(offsetof(dil_kernel_options, ranks) == 64,
+               "a field at the end makes a struct grow");
 
 /* ---- running out of memory ----------------------------------------------- */
 

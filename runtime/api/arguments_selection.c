@@ -22,21 +22,12 @@ static int32_t place_of(const dil_table *t, int32_t index) {
 }
 
 /* Lists are written as they lie in memory. */
-static bool is_row_major(const dil_tensor *t) {
-  int64_t stride = 1;
-  for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
-    if (t->shape[axis] > 1 && t->stride[axis] != stride) return false;
-    stride *= t->shape[axis];
-  }
-  return true;
-}
-
 static dil_status read_list(const dil_kernel *k, const char *name,
                             const DLTensor *from, dil_tensor *to) {
   dil_status status =
       arguments_read_tensor(k->context, name, DIL_I32, from, to);
   if (status) return status;
-  if (!is_row_major(to))
+  if (!dil_tensor_is_row_major(to))
     return dil_fail(DIL_USAGE, "%s must be contiguous", name);
   if (to->data || !dil_tensor_count(to)) return DIL_OK;
   return dil_fail(DIL_USAGE, "%s has no memory", name);

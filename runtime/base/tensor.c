@@ -54,6 +54,16 @@ int64_t dil_tensor_count(const dil_tensor *tensor) {
   return empty ? 0 : fits ? count : -1;
 }
 
+bool dil_tensor_is_row_major(const dil_tensor *tensor) {
+  int64_t stride = 1;
+  if (dil_tensor_count(tensor) == 0) return true;
+  for (int32_t axis = tensor->rank; axis-- > 0;) {
+    if (tensor->shape[axis] > 1 && tensor->stride[axis] != stride) return false;
+    stride *= tensor->shape[axis];
+  }
+  return true;
+}
+
 const char *dil_tensor_text(const dil_tensor *tensor,
                             char text[DIL_TENSOR_TEXT]) {
   int at = sprintf(text, "%s [", dil_dtype_name(tensor->dtype));

@@ -41,6 +41,16 @@ static dil_status open_link(const dil_rank_options *o, dil_link **link) {
              : file_link_new(o->meet, o->rank, o->ranks, timeout, link);
 }
 
+/* Behind the link: the others hear where a rank has no device. */
+static dil_status open_device(dil_rank *r) {
+  const dil_kernel *k = r->kernel;
+  dil_status status =
+      k->gpu ? rank_gpu_open(r)
+             : ring_cpu_new(k->cpu, dil_threads_count(k->context->threads),
+                            &r->device);
+  return status ? rank_give_up(r, status) : DIL_OK;
+}
+
 static dil_status rank_make(dil_kernel *k, const dil_rank_options *o,
                             dil_rank **made) {
   dil_rank *r = calloc(1, sizeof *r);
@@ -48,11 +58,8 @@ static dil_status rank_make(dil_kernel *k, const dil_rank_options *o,
   r->kernel = k;
   r->layout = (dil_layout)o->layout;
   r->gathers = o->gather != 0;
-  dil_status status =
-      k->gpu ? rank_gpu_open(r)
-             : ring_cpu_new(k->cpu, dil_threads_count(k->context->threads),
-                            &r->device);
-  if (!status) status = open_link(o, &r->link);
+  dil_status status = open_link(o, &r->link);
+  if (!status) status = open_device(r);
   if (!status && k->gpu && o->ranks > 1) status = rank_gpu_join(r);
   if (!status) *made = r;
   else dil_rank_free(r);

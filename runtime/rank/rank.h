@@ -47,8 +47,8 @@ dil_status rank_run_ring(dil_rank *r, rank_run *run);
 
 /* ---- rank_gpu.c ---------------------------------------------------------- */
 
-/* The device of a rank on a GPU; and behind the link of the host, which all
- * ranks have by then, the communicator for memory of devices. */
+/* Behind the link of the host: the device of a rank on a GPU, and when all ranks
+ * have one the communicator for memory of devices. */
 dil_status rank_gpu_open(dil_rank *r);
 dil_status rank_gpu_join(dil_rank *r);
 void rank_gpu_close(dil_rank *r);

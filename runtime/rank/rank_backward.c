@@ -111,6 +111,14 @@ static dil_status swap_inputs(const dil_rank *r, double *all, int64_t count) {
   return status;
 }
 
+static dil_status store_inputs(const dil_rank *r, const dil_backward_call *c,
+                               const double *sums) {
+  dil_status status = DIL_OK;
+  if (r->kernel->gpu) status = rank_gpu_store_inputs(r, c, sums);
+  else input_sums_store(c, sums);
+  return status ? rank_give_up(r, status) : DIL_OK;
+}
+
 /* The sums of inputs of all ranks, added in the order of ranks: every rank has
  * the same bits. */
 static dil_status add_inputs(const dil_rank *r, const dil_backward_call *c,
@@ -127,8 +135,7 @@ static dil_status add_inputs(const dil_rank *r, const dil_backward_call *c,
   status = status ? rank_give_up(r, status) : swap_inputs(r, all, count);
   for (int64_t n = 0; n < count && !status; n++)
     for (int32_t i = 1; i < ranks; i++) all[n] += all[i * count + n];
-  if (!status && r->kernel->gpu) status = rank_gpu_store_inputs(r, c, all);
-  else if (!status) input_sums_store(c, all);
+  if (!status) status = store_inputs(r, c, all);
   free(all);
   return status;
 }
@@ -169,7 +176,9 @@ static dil_status run_backward(dil_rank *r, dil_backward_call *c,
   status = rank_run_ring(r, run);
   if (!status && run->gradients.inputs)
     status = add_inputs(r, c, run->gradients.inputs);
-  return status ? status : store_sums(r, c, sums);
+  if (status) return status;
+  status = store_sums(r, c, sums);
+  return status ? rank_give_up(r, status) : DIL_OK;
 }
 
 static dil_status check_direction(const dil_kernel *k) {

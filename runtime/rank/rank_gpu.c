@@ -33,7 +33,11 @@ dil_status rank_gpu_join(dil_rank *r) {
 }
 
 void rank_gpu_close(dil_rank *r) {
-  if (r->comm) r->nccl->leave(r->comm);
+  const dil_context *c = r->kernel->context;
+  if (r->comm && !c->cuda->enter(c->gpu)) {
+    r->nccl->leave(r->comm);
+    c->cuda->leave(c->gpu);
+  }
   free(r->rows.cubin);
 }
 
@@ -62,17 +66,8 @@ dil_status rank_gpu_run(dil_rank *r, dil_ring *ring) {
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static bool is_row_major(const dil_tensor *t) {
-  int64_t next = 1;
-  for (int32_t axis = t->rank - 1; axis >= 0; axis--) {
-    if (t->shape[axis] > 1 && t->stride[axis] != next) return false;
-    next *= t->shape[axis];
-  }
-  return true;
-}
-
 static dil_status check_one(const char *name, const dil_tensor *t) {
-  if (!t->data || is_row_major(t)) return DIL_OK;
+  if (!t->data || dil_tensor_is_row_major(t)) return DIL_OK;
   return dil_fail(DIL_UNSUPPORTED, "%s is not row-major, as gradients of a rank "
                   "on a GPU are", name);
 }

@@ -65,8 +65,15 @@ static dil_status rank_new(rank_group *c, int32_t rank) {
   return DIL_OK;
 }
 
+static void rank_leave(group_rank *m) {
+  const rank_group_task *t = &m->group->task;
+  if (!m->comm || t->gpu->cuda->enter(m->resident.gpu)) return;
+  t->nccl->leave(m->comm);
+  t->gpu->cuda->leave(m->resident.gpu);
+}
+
 static void rank_shut(group_rank *m) {
-  if (m->comm) m->group->task.nccl->leave(m->comm);
+  rank_leave(m);
   ring_routes_free(&m->routes, rank_device(m));
   rank_gradients_free(m);
   resident_close(&m->resident);

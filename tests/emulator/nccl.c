@@ -363,8 +363,13 @@ static void end_operations(struct nccl_comm *c) {
   driver_unlock();
 }
 
+/* A caller without the device's context breaks what rows_link.h says. */
 int ncclCommAbort(nccl_comm c) {
   if (!c) return INVALID_ARGUMENT;
+  if (device_now() < 0) {
+    fprintf(stderr, "ncclCommAbort: no context is current\n");
+    abort();
+  }
   if (c->child) shm_unlink(c->child->name);
   shm_unlink(c->name);
   end_operations(c);

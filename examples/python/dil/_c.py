@@ -93,7 +93,7 @@ class KernelOptions(_Sized):
                 ("dtype", ctypes.c_char_p), ("sizes", ctypes.c_void_p),
                 ("backward", ctypes.c_int32), ("heads", ctypes.c_int32),
                 ("kv_heads", ctypes.c_int32), ("head_dim", ctypes.c_int32),
-                ("value_dim", ctypes.c_int32), ("ranks", ctypes.c_int32)]
+                ("value_dim", ctypes.c_int32), ("ranks", ctypes.c_int64)]
 
 
 class AttentionOptions(_Sized):

@@ -79,7 +79,7 @@ static dil_status nccl_begin_comm(const nccl_functions *nccl, dil_link *host,
                                   const nccl_id *id, nccl_comm *comm) {
   enum { PATIENCE = 30 }; /* seconds: NCCL starts threads and maps memory */
   nccl_config config = NCCL_CONFIG;
-  bool late;
+  bool late = false;
   double timeout = host->timeout;
   int code = nccl->join(comm, host->ranks, *id, host->rank, &config);
   if (host->timeout < PATIENCE) host->timeout = PATIENCE;
@@ -87,7 +87,8 @@ static dil_status nccl_begin_comm(const nccl_functions *nccl, dil_link *host,
     code = nccl_finish(nccl, *comm, host, &late);
   host->timeout = timeout;
   if (!code) return DIL_OK;
-  dil_status status = nccl_translate(nccl, *comm, code, "join the ranks");
+  dil_status status = late ? host->calls->check(host) : DIL_OK;
+  if (!status) status = nccl_translate(nccl, *comm, code, "join the ranks");
   if (*comm) nccl->abort(*comm);
   return status;
 }

@@ -1,6 +1,7 @@
 /* rows_link.h - the interface of dilrt-nccl.so: NCCL moves messages of device
  * memory, beside a link that moves messages of the host. Only this module uses
- * NCCL, which it opens at run time when a topology says `link nccl`. */
+ * NCCL. It opens NCCL at run time, when a topology says `link nccl` or when ranks
+ * of a host are on GPUs. */
 #ifndef DIL_RUNTIME_LINK_NCCL_ROWS_LINK_H
 #define DIL_RUNTIME_LINK_NCCL_ROWS_LINK_H
 

@@ -6,9 +6,10 @@ that gathers the selected keys and values of all ranks, and attends to them.
       [backward]
 
 ROWS are a rank's own. With `backward` a round makes the gradients of q, k and v, and
-the run forward is not timed: those of gathered rows are scattered back as sums, and the weights of branches
-are constants, as in torchscale. Rank 0 prints one line of JSON: milliseconds of each
-round, the slowest rank's, and the most memory that PyTorch held."""
+the run forward is not timed. Gradients of gathered rows are scattered back as sums,
+and the weights of branches are constants, as in torchscale. Rank 0 prints one line of
+JSON: milliseconds of each round, the slowest rank's, and the most memory that PyTorch
+held."""
 import json
 import os
 import sys

@@ -19,7 +19,7 @@ static const char *text =
     " input slope : f32[H] gradient; score s - slope[h] * (i - j);\n"
     " branch { } }\nkernel k = p backward;\n";
 
-enum { RANKS_MOST = 3, HEADS = 4, WIDTH = 16, ROWS_MOST = 100 };
+enum { RANKS_MOST = 3, BATCH = 2, HEADS = 4, WIDTH = 16, ROWS_MOST = 100 };
 
 static int32_t ranks = RANKS_MOST;
 
@@ -27,12 +27,12 @@ static int32_t ranks = RANKS_MOST;
 enum { Q, K, V, O, D_O, DQ, DK, DV, LSE, DLSE, PARTS };
 static const int heads_of[PARTS] = {4, 2, 2, 4, 4, 4, 2, 2, 4, 4};
 
-/* Tensors of `rows` rows: 4 dimensions, but lse and dlse have [1, H, rows]. */
+/* Tensors of `rows` rows: 4 dimensions, but lse and dlse have [B, H, rows]. */
 typedef struct row_tensors {
   int64_t rows;
   float *at[PARTS];
   DLTensor tensor[PARTS];
-  int64_t shape[PARTS][4], slope_shape;
+  int64_t shape[PARTS][4], stride[PARTS][4], slope_shape;
   DLTensor slope, d_slope;
   const DLTensor *inputs;
   DLTensor *d_inputs;
@@ -43,20 +43,35 @@ static int64_t width_of(int part) {
   return part >= LSE ? 1 : WIDTH;
 }
 
-/* Without rows a tensor has no memory. */
+/* Row-major, and without elements as PyTorch says it. */
+static void stride_make(const DLTensor *t, int64_t *stride) {
+  int64_t next = 1;
+  for (int32_t axis = t->ndim; axis-- > 0;) {
+    stride[axis] = next;
+    next *= t->shape[axis] ? t->shape[axis] : 1;
+  }
+}
+
+/* Without rows a tensor has no memory, but gradients have an address. */
+static bool has_memory(int part, int64_t rows) {
+  return rows || (part >= DQ && part <= DV);
+}
+
 static void tensors_make(row_tensors *t, int64_t rows) {
   static const float slopes[HEADS] = {0.1f, 0.2f, 0.3f, 0.4f};
   *t = (row_tensors){.rows = rows, .slope_shape = HEADS};
   memcpy(t->slopes, slopes, sizeof slopes);
   for (int i = 0; i < PARTS; i++) {
-    int64_t floats = rows * heads_of[i] * width_of(i);
+    int64_t floats = BATCH * rows * heads_of[i] * width_of(i);
     bool sums = i >= LSE;
-    int64_t shape[4] = {1, sums ? heads_of[i] : rows,
+    int64_t shape[4] = {BATCH, sums ? heads_of[i] : rows,
                         sums ? rows : heads_of[i], WIDTH};
     memcpy(t->shape[i], shape, sizeof shape);
-    t->at[i] = rows ? calloc((size_t)floats, sizeof(float)) : NULL;
+    t->at[i] = has_memory(i, rows) ? calloc((size_t)floats + 1, sizeof(float))
+                                   : NULL;
     t->tensor[i] = (DLTensor){t->at[i], {kDLCPU, 0}, sums ? 3 : 4,
-                              {kDLFloat, 32, 1}, t->shape[i], NULL, 0};
+                              {kDLFloat, 32, 1}, t->shape[i], t->stride[i], 0};
+    stride_make(&t->tensor[i], t->stride[i]);
   }
   t->slope = (DLTensor){t->slopes, {kDLCPU, 0}, 1, {kDLFloat, 32, 1},
                         &t->slope_shape, NULL, 0};
@@ -95,26 +110,36 @@ static dil_gradients gradients_of(row_tensors *t, const dil_arguments *a) {
   return g;
 }
 
-/* A row of a tensor, or in lse and dlse its heads, which are `rows` apart. */
-static float *element(const row_tensors *t, int part, int64_t row, int64_t h,
-                      int64_t d) {
-  return part >= LSE ? &t->at[part][h * t->rows + row]
-                     : &t->at[part][(row * heads_of[part] + h) * WIDTH + d];
+/* The elements of a row, over batch rows, heads and numbers of a head. */
+static int64_t row_count(int part) {
+  return BATCH * heads_of[part] * width_of(part);
+}
+
+/* Element `e` of a row. In lse and dlse heads are `rows` apart. */
+static float *element(const row_tensors *t, int part, int64_t row, int64_t e) {
+  int64_t width = width_of(part), heads = heads_of[part];
+  int64_t d = e % width, h = e / width % heads, b = e / width / heads;
+  int64_t at = part >= LSE ? (b * heads + h) * t->rows + row
+                           : ((b * t->rows + row) * heads + h) * width + d;
+  return &t->at[part][at];
 }
 
 /* ---- a rank -------------------------------------------------------------- */
+
+enum { PLACE = 64 }; /* bytes of the name of a place to meet */
 
 typedef struct rank_scene {
   dil_kernel *kernel;
   row_tensors whole;
   dil_sizes sizes;
-  char meet[64];
+  char meet[PLACE];
   int32_t layout;
 } rank_scene;
 
 typedef struct rank_thread {
   const rank_scene *s;
   int32_t rank;
+  bool whole;              /* its kernel on a GPU is for whole sequences */
   pthread_t thread;
   row_tensors own;
   int64_t position[ROWS_MOST];
@@ -132,10 +157,9 @@ static bool is_given(int part) {
 static void take_rows(rank_thread *r) {
   for (int i = 0; i < PARTS; i++)
     for (int64_t n = 0; n < r->own.rows && is_given(i); n++)
-      for (int64_t h = 0; h < heads_of[i]; h++)
-        for (int64_t d = 0; d < width_of(i); d++)
-          *element(&r->own, i, n, h, d) =
-              *element(&r->s->whole, i, r->position[n], h, d);
+      for (int64_t e = 0; e < row_count(i); e++)
+        *element(&r->own, i, n, e) =
+            *element(&r->s->whole, i, r->position[n], e);
 }
 
 /* ---- on a GPU ------------------------------------------------------------ */
@@ -160,8 +184,8 @@ static dil_status move_up(rank_thread *r) {
   for (int i = 0; i < PARTS + 2 && r->gpu && !status; i++) {
     DLTensor *t = tensor_of(r, i);
     t->device = (DLDevice){kDLCUDA, atoi(strchr(name, ':') + 1)};
-    if (!bytes_of(t)) continue;
-    status = dil_memory_take(r->gpu, bytes_of(t), &r->there[i]);
+    if (!t->data) continue;
+    status = dil_memory_take(r->gpu, bytes_of(t) + 1, &r->there[i]);
     if (!status)
       status = dil_memory_write(r->gpu, r->there[i], t->data, bytes_of(t));
     t->data = r->there[i];
@@ -172,27 +196,31 @@ static dil_status move_up(rank_thread *r) {
 /* Copies them back. */
 static dil_status move_down(rank_thread *r) {
   dil_status status = DIL_OK;
-  for (int i = 0; i < PARTS + 2 && r->gpu; i++) {
-    DLTensor *t = tensor_of(r, i);
+  for (int i = 0; i < PARTS + 2 && r->gpu && !status; i++) {
     float *here = i < PARTS ? r->own.at[i]
                   : i == PARTS ? r->own.slopes : r->own.d_slopes;
     if (!r->there[i]) continue;
-    if (!status) status = dil_memory_read(r->gpu, here, r->there[i], bytes_of(t));
-    dil_memory_give(r->gpu, r->there[i]);
+    status = dil_memory_read(r->gpu, here, r->there[i],
+                             bytes_of(tensor_of(r, i)));
   }
   return status;
 }
 
+static void close_gpu(rank_thread *r) {
+  for (int i = 0; i < PARTS + 2; i++)
+    if (r->there[i]) dil_memory_give(r->gpu, r->there[i]);
+  dil_context_free(r->gpu);
+}
+
 /* A kernel on the GPU of the rank's number. */
-static dil_status make_kernel(rank_thread *r, int32_t for_ranks,
-                              dil_kernel **made) {
+static dil_status make_kernel(rank_thread *r, dil_kernel **made) {
   dil_context_options on = DIL_CONTEXT_OPTIONS_INIT;
   dil_kernel_options o = DIL_KERNEL_OPTIONS_INIT;
   dil_program *parsed = NULL;
   char device[16];
   snprintf(device, sizeof device, "cuda:%d", r->rank);
   on.device = device;
-  o.ranks = for_ranks;
+  o.ranks = !r->whole;
   dil_status status = dil_context_new(&on, &r->gpu);
   if (!status)
     status = dil_program_parse(r->gpu, "ranks", text, strlen(text), NULL,
@@ -226,13 +254,13 @@ static void *run_rank(void *context) {
   o.rank = r->rank;
   o.ranks = ranks;
   o.layout = r->s->layout;
-  r->status = gpu_wanted() ? make_kernel(r, 1, &own) : DIL_OK;
+  r->status = gpu_wanted() ? make_kernel(r, &own) : DIL_OK;
   if (!r->status) r->status = dil_rank_new(own, &o, &rank);
   if (!r->status) r->status = call_both(r, rank);
   snprintf(r->text, sizeof r->text, "%s", dil_last_error());
   dil_rank_free(rank);
   if (own != r->s->kernel) dil_kernel_free(own);
-  dil_context_free(r->gpu);
+  close_gpu(r);
   return NULL;
 }
 
@@ -246,27 +274,28 @@ static void expect_close(float found, float wanted, const char *what, int at) {
 static void compare_rank(const rank_thread *r) {
   for (int i = 0; i < PARTS; i++)
     for (int64_t n = 0; n < r->own.rows; n++)
-      for (int64_t h = 0; h < heads_of[i]; h++)
-        for (int64_t d = 0; d < width_of(i); d++)
-          expect_close(*element(&r->own, i, n, h, d),
-                       *element(&r->s->whole, i, r->position[n], h, d), "part",
-                       i);
+      for (int64_t e = 0; e < row_count(i); e++)
+        expect_close(*element(&r->own, i, n, e),
+                     *element(&r->s->whole, i, r->position[n], e), "part", i);
   for (int h = 0; h < HEADS; h++)
     expect_close(r->own.d_slopes[h], r->s->whole.d_slopes[h], "slope of head",
                  h);
 }
 
+/* Of this process; the link takes the file away again. */
+static void name_place(char place[PLACE], int32_t number) {
+  snprintf(place, PLACE, "/tmp/test_ranks.%d.%d", (int)getpid(), (int)number);
+}
+
 static void scene_open(rank_scene *s, int64_t rows, int32_t layout) {
   uint32_t seed = 1;
   *s = (rank_scene){.kernel = host_kernel(NULL, text),
-               .sizes = {1, rows, rows},
+               .sizes = {BATCH, rows, rows},
                .layout = layout};
-  snprintf(s->meet, sizeof s->meet, "/tmp/test_ranks.%d.%d", (int)getpid(),
-           (int)layout);
+  name_place(s->meet, layout);
   tensors_make(&s->whole, rows);
   for (int i = 0; i < PARTS; i++)
-    for (int64_t n = 0; n < rows * heads_of[i] * width_of(i) && is_given(i);
-         n++) {
+    for (int64_t n = 0; n < rows * row_count(i) && is_given(i); n++) {
       seed = seed * 1664525u + 1013904223u;
       s->whole.at[i][n] = (float)(seed >> 8) / (float)(1 << 23) - 1;
     }
@@ -276,23 +305,31 @@ static void scene_open(rank_scene *s, int64_t rows, int32_t layout) {
   host_must(dil_kernel_backward(s->kernel, &g));
 }
 
+/* The last rank's kernel may be for whole sequences. */
+static void run_ranks(const rank_scene *s, bool whole,
+                      rank_thread each[RANKS_MOST]) {
+  for (int32_t i = 0; i < ranks; i++) {
+    each[i] = (rank_thread){.s = s, .rank = i, .whole = whole && i == ranks - 1};
+    ck_assert(!pthread_create(&each[i].thread, NULL, run_rank, &each[i]));
+  }
+  for (int32_t i = 0; i < ranks; i++) pthread_join(each[i].thread, NULL);
+}
+
+static void scene_close(rank_scene *s) {
+  tensors_free(&s->whole);
+}
+
 static void ranks_agree(int64_t rows, int32_t layout) {
   rank_scene s;
   rank_thread each[RANKS_MOST];
   scene_open(&s, rows, layout);
-  memset(each, 0, sizeof each);
-  for (int32_t i = 0; i < ranks; i++) {
-    each[i].s = &s;
-    each[i].rank = i;
-    ck_assert(!pthread_create(&each[i].thread, NULL, run_rank, &each[i]));
-  }
-  for (int32_t i = 0; i < ranks; i++) pthread_join(each[i].thread, NULL);
+  run_ranks(&s, false, each);
   for (int32_t i = 0; i < ranks; i++) {
     ck_assert_msg(!each[i].status, "rank %d: %s", i, each[i].text);
     compare_rank(&each[i]);
     tensors_free(&each[i].own);
   }
-  tensors_free(&s.whole);
+  scene_close(&s);
 }
 
 START_TEST(ranks_are_the_whole) {
@@ -300,7 +337,7 @@ START_TEST(ranks_are_the_whole) {
 }
 END_TEST
 
-/* Some ranks have no rows, and their tensors no memory. */
+/* Some ranks have no rows. */
 START_TEST(so_are_ranks_without_rows) {
   ranks_agree(2, _i);
   ranks_agree(1, _i);
@@ -313,14 +350,12 @@ START_TEST(a_gpu_refuses_by_name) {
   rank_thread r = {.rank = 0};
   dil_kernel *own = NULL;
   dil_rank *rank = NULL;
-  dil_sizes sizes = {1, 9, 9};
+  dil_sizes sizes = {BATCH, 9, 9};
+  char place[PLACE];
   if (!gpu_wanted()) return;
-  o.meet = "/tmp/test_ranks.alone";
-  host_must(make_kernel(&r, 0, &own));
-  host_refused(dil_rank_new(own, &o, &rank), DIL_USAGE, "set `ranks`");
-  dil_kernel_free(own);
-  dil_context_free(r.gpu);
-  host_must(make_kernel(&r, 1, &own));
+  name_place(place, -1);
+  o.meet = place;
+  host_must(make_kernel(&r, &own));
   host_must(dil_rank_new(own, &o, &rank));
   tensors_make(&r.own, 9);
   const dil_arguments a = arguments_of(&r.own);
@@ -332,21 +367,45 @@ START_TEST(a_gpu_refuses_by_name) {
                "dk is not row-major");
   dil_rank_free(rank);
   dil_kernel_free(own);
-  dil_context_free(r.gpu);
+  close_gpu(&r);
+  tensors_free(&r.own);
 }
 END_TEST
 
-/* As many ranks as there are GPUs for. */
-static void count_ranks(void) {
+/* A rank whose kernel is for whole sequences: all hear why, and before they have
+ * waited in vain. */
+START_TEST(all_hear_of_a_kernel_for_whole_sequences) {
+  rank_scene s;
+  rank_thread each[RANKS_MOST];
+  if (!gpu_wanted()) return;
+  scene_open(&s, 9, DIL_RANKS_ZIGZAG);
+  run_ranks(&s, true, each);
+  for (int32_t i = 0; i < ranks; i++) {
+    dil_status want = i == ranks - 1 ? DIL_USAGE : DIL_PEER;
+    ck_assert_msg(each[i].status == want && strstr(each[i].text, "set `ranks`"),
+                  "rank %d: %s: %s", i, dil_status_name(each[i].status),
+                  each[i].text);
+  }
+  scene_close(&s);
+}
+END_TEST
+
+/* As many ranks as there are GPUs for. False: there is no GPU where one is wanted. */
+static bool count_ranks(void) {
   int32_t count = RANKS_MOST;
-  if (gpu_wanted() && gpu_module()->devices(&count))
+  if (gpu_wanted() && gpu_module()->devices(&count)) {
     fprintf(stderr, "%s\n", dil_last_error());
+    return false;
+  }
   if (count < RANKS_MOST) ranks = count;
+  if (ranks < 1) fprintf(stderr, "there is no GPU\n");
+  if (ranks == 1) fprintf(stderr, "# one GPU: rows of ranks do not travel here\n");
+  return ranks >= 1;
 }
 
 int main(void) {
   host_modules();
-  count_ranks();
+  if (!count_ranks()) return 1;
   Suite *suite = suite_create("ranks");
   TCase *tests = tcase_create("ranks");
   tcase_set_timeout(tests, 120);
@@ -354,6 +413,7 @@ int main(void) {
   tcase_add_loop_test(tests, so_are_ranks_without_rows, 0,
                       DIL_RANKS_STRIPED + 1);
   tcase_add_test(tests, a_gpu_refuses_by_name);
+  tcase_add_test(tests, all_hear_of_a_kernel_for_whole_sequences);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

@@ -233,8 +233,12 @@ START_TEST(tensor_is_row_major) {
   ck_assert_int_eq(t.stride[1], 4);
   ck_assert_int_eq(t.stride[2], 1);
   ck_assert_int_eq(dil_tensor_count(&t), 24);
+  ck_assert(dil_tensor_is_row_major(&t));
+  t.stride[0] = 24;
+  ck_assert(!dil_tensor_is_row_major(&t));
   t.shape[1] = 0;
   ck_assert_int_eq(dil_tensor_count(&t), 0);
+  ck_assert(dil_tensor_is_row_major(&t));
   t = dil_tensor_make(data, DIL_F32, 0, NULL);
   ck_assert_int_eq(dil_tensor_count(&t), 1);
 }

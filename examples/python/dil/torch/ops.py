@@ -224,7 +224,8 @@ class _Attention(torch.autograd.Function):
         lengths, _, seed, _ = numbers
         saved = (q, k, v, o, lse, lengths, seed, lies[0], lies[1], *inputs)
         ctx.call = call
-        if is_known:  # what the two methods below do, which compilers look for
+        # The two methods below set the same; compilers look for these methods.
+        if is_known:
             ctx.to_save, ctx.materialize_grads = saved, False
         else:
             ctx.save_for_backward(*saved)

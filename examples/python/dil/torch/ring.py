@@ -6,8 +6,9 @@
 
 The process group brings the ranks together and nothing more: rows travel by
 dil's own links, and between GPUs by NCCL. There each process has a GPU of its
-own, on which its tensors are. Each process calls with its own rows, in the same order as all
-others; a mistake of one of them is a `dil.Error` on each, within the timeout.
+own, on which its tensors are. Each process calls with its own rows, in the same
+order as all others; a mistake of one of them is a `dil.Error` on each, within the
+timeout.
 """
 
 import contextlib
@@ -116,9 +117,9 @@ class _How:
     def word(self, call, **more):
         """As the ranks tell it each other."""
         kernel, sizes = self.kernel, self.sizes
-        return {"call": call, "device": self.device.type, "dtype": kernel.dtype, "heads": kernel.heads,
-                "kv_heads": kernel.kv_heads, "head_dim": kernel.head_dim,
-                "value_dim": kernel.value_dim,
+        return {"call": call, "device": self.device.type, "dtype": kernel.dtype,
+                "heads": kernel.heads, "kv_heads": kernel.kv_heads,
+                "head_dim": kernel.head_dim, "value_dim": kernel.value_dim,
                 "plan": f"{kernel.name} {kernel.plan_hash:x}",
                 "batch": sizes.batch,
                 "length": sizes.queries, "key_length": sizes.keys,
