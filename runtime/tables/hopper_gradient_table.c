@@ -74,8 +74,11 @@ static bool gradient_fill(dil_table *t, int32_t pass, int32_t tile_keys,
   t->sinks = false;
   t->sink_branches = 0;
   if (!hopper_table_fill(t, pass, tile_keys, out, reason, size)) return false;
-  if (!t->scored || t->chain_count == 1) return true;
-  snprintf(reason, size, "gradients of several kinds of scores");
+  bool grid = t->grid.axes && hopper_asks_pairs(t, pass);
+  if (!grid && (!t->scored || t->chain_count == 1)) return true;
+  snprintf(reason, size,
+           grid ? "gradients of masks over a grid"
+                : "gradients of several kinds of scores");
   return false;
 }
 
