@@ -4,7 +4,8 @@
 # libabigail. Any difference counts: one that leaves old hosts running (a
 # function more, a field that makes a struct with a size grow at its end) is
 # recorded by `make abi`, which is `abi.sh record`; for another the number `abi`
-# of the Makefile goes up first. A field in the padding of old hosts is another. In: BUILD, TMP. Out: ok / not ok lines.
+# of the Makefile goes up first. A field in the padding of old hosts is another. In:
+# BUILD, TMP. Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . tests/support/ok.sh

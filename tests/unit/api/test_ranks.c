@@ -344,7 +344,7 @@ START_TEST(so_are_ranks_without_rows) {
 }
 END_TEST
 
-/* What a rank on a GPU cannot take is said by name. */
+/* A rank on a GPU says by name what it cannot take. */
 START_TEST(a_gpu_refuses_by_name) {
   dil_rank_options o = DIL_RANK_OPTIONS_INIT;
   rank_thread r = {.rank = 0};

@@ -1,6 +1,5 @@
-/* test_code_cache.c - kernels through the cache: the same code without a
- * compiler, on the processor and for GPUs; a start in a few milliseconds;
- * memory that is never both writable and executable. */
+/* test_code_cache.c - kernels through the cache: the same code without a compiler,
+ * a start in milliseconds, and memory that is never both writable and executable. */
 #include "compiler/codegen/code_cache.h"
 #include "compiler/codegen/deferred.h"
 #include "tests/support/host.h"
