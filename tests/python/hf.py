@@ -220,8 +220,9 @@ def test_packed_masks_of_all_kinds():
     chunked = masking_utils.chunked_causal_mask_function(7, start)
     for function in (slides, chunked, masking_utils.or_masks(
             slides, masking_utils.chunked_overlay(7, start))):
-        by_table(masking_utils.packed_sequence_compatibility_function(
-            function, at, document))
+        by_table(masking_utils.and_masks(
+            masking_utils.remap_positions_for_packed_sequence(function, at),
+            masking_utils.packed_sequence_mask_function(document)))
 
 
 def test_blocks_of_gemma3():
@@ -236,7 +237,7 @@ def test_blocks_of_gemma3():
     for way in ("eager", "dil"):
         m.set_attn_implementation(way)
         named = {"config": m.config, "inputs_embeds": torch.zeros(2, 40, 64),
-                 "attention_mask": padded(2, 40), "past_key_values": None,
+                 "attention_mask": padded(2, 40), "cache": None,
                  "block_sequence_ids": block}
         masks = {"full_attention": masking_utils.create_causal_mask(**named),
                  "sliding_attention":
