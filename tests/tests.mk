@@ -47,8 +47,8 @@ $(turns) $(pools) $(gpuhost) $(mpihost) $(hopper): %: %.o $(core) $(tables) $(cl
 # Kernels switch stacks, which no sanitizer follows, whatever OPT says.
 $(emulated): override OPT = -O2 -g
 $(BUILD)/tests/emulator/absent.o: EXTRA += -Wno-unused-parameter
-$(BUILD)/tests/emulator/group.o: EXTRA += $(if $(filter x86_64,$(machine)), \
-                                          -O3 -mavx2 -mfma)
+$(addprefix $(BUILD)/tests/emulator/,group.o warp.o): \
+  EXTRA += $(if $(filter x86_64,$(machine)),-O3 -mavx2 -mfma)
 $(BUILD)/emulator/libcuda.so.1: $(filter-out $(compiler) $(talker),$(emulated))
 	@mkdir -p $(@D)
 	$(call say,link)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ -lpthread -ldl

@@ -21,6 +21,7 @@ chip_thread *chip_now;
 char *chip_shared;
 
 static void *scheduler; /* its stack, while a thread runs */
+static uint32_t others; /* lanes of the warp that runs whose turn is still to come */
 static jmp_buf escape;
 static char fault[4096];
 static const block_launch *running;
@@ -59,12 +60,27 @@ void chip_fault(const char *format, ...) {
   longjmp(escape, 1);
 }
 
+/* Goes on with the next lane of the warp that runs, or the scheduler. What is of the
+ * thread that runs comes from `from`. */
+static void leave(void **from, thread *first) {
+  while (others) {
+    thread *t = first + __builtin_ctz(others);
+    others &= others - 1;
+    if (t->done || t->waits_for) continue;
+    chip_now = &t->told;
+    chip_switch(from, t->stack_top);
+    return;
+  }
+  if (from != &scheduler) chip_switch(from, scheduler);
+}
+
 void thread_wait(const void *what, const char *doing) {
   thread *t = thread_now();
+  int lane = t->index % WARP;
   t->waits_for = what;
   t->doing = doing;
-  warp_now()->ready &= ~(1u << t->index % WARP);
-  chip_switch(&t->stack_top, scheduler);
+  warp_now()->ready &= ~(1u << lane);
+  leave(&t->stack_top, t - lane);
 }
 
 /* Whoever waits together has met. */
@@ -85,7 +101,7 @@ static void thread_main(void) {
   t->done = true;
   b->left--;
   warp_thread_end(t);
-  chip_switch(&t->stack_top, scheduler);
+  leave(&t->stack_top, t - t->index % WARP);
   abort();
 }
 
@@ -110,11 +126,21 @@ static void *map(size_t size) {
   return memory;
 }
 
+/* Stacks of all threads, in large pages: a switch from one to another would miss the
+ * table of small ones nearly always. */
+static char *map_stacks(void) {
+  const size_t page = 2 << 20, size = (size_t)THREADS_MOST * STACK_ROOM;
+  uintptr_t at = (uintptr_t)map(size + page);
+  char *stacks = (char *)((at + page - 1) & ~(uintptr_t)(page - 1));
+  madvise(stacks, size, MADV_HUGEPAGE); /* small ones do as well */
+  return stacks;
+}
+
 static block *block_new(void) {
   block *b = calloc(1, sizeof *b);
   b->thread = calloc(THREADS_MOST, sizeof *b->thread);
   b->shared = map(SHARED_MOST);
-  char *stacks = map((size_t)THREADS_MOST * STACK_ROOM);
+  char *stacks = map_stacks();
   for (int i = 0; i < THREADS_MOST; i++) {
     b->thread[i].stack = stacks + (size_t)i * STACK_ROOM;
     b->thread[i].block = b;
@@ -182,14 +208,9 @@ static void block_begin(block *b, const block_launch *l, unsigned number) {
 
 /* Runs what may run of a warp, each thread until it waits. */
 static void run_warp(block *b, warp *w) {
-  int first = (int)(w - b->warp) * WARP;
-  for (uint32_t ready = w->ready; ready; ready &= ready - 1) {
-    thread *t = &b->thread[first + __builtin_ctz(ready)];
-    if (t->done || t->waits_for) continue;
-    chip_now = &t->told;
-    chip_shared = b->shared;
-    chip_switch(&scheduler, t->stack_top);
-  }
+  chip_shared = b->shared;
+  others = w->ready;
+  leave(&scheduler, b->thread + (w - b->warp) * WARP);
   chip_now = NULL;
 }
 
@@ -233,14 +254,25 @@ static bool run_round(block *b, uint32_t first) {
   if ((turn < 0 || turn >= b->patience) && async_proceed(b)) return true;
   for (int i = 0; i < b->warps && turn >= 0; i++) {
     uint32_t at = (first + (uint32_t)i) % (uint32_t)b->warps;
-    if (b->warp[at].ready && b->turn[at] == turn) run_warp(b, &b->warp[at]);
+    if (b->turn[at] != turn) continue;
+    /* It meets up to 16 times in a row, while caches have its stacks. */
+    for (uint32_t n = 1 + (first + at * 7) % 16; n && b->warp[at].ready; n--)
+      run_warp(b, &b->warp[at]);
   }
   return turn >= 0;
 }
 
 /* ---- a launch ------------------------------------------------------------------ */
 
+/* Nothing guards the end of a stack, whose last word stays 0. */
+static void check_stacks(const block *b) {
+  for (int i = 0; i < b->threads; i++)
+    if (*(const uint64_t *)(const void *)b->thread[i].stack)
+      chip_fault("thread %d wants more stack than %d bytes", i, STACK_ROOM);
+}
+
 static void block_end(block *b) {
+  check_stacks(b);
   async_end(b);
   groups_end(b);
 }

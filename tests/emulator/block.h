@@ -10,7 +10,7 @@
 
 enum { WARP = 32, THREADS_MOST = 1024, WARPS_MOST = 32, BARRIERS = 16 };
 /* A little more than a power of two: stacks share no cache lines' places. */
-enum { STACK_ROOM = 128 * 1024 + 9 * 64 };
+enum { STACK_ROOM = 32 * 1024 + 9 * 64 };
 
 typedef struct thread thread;
 typedef struct block block;

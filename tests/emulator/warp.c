@@ -76,7 +76,7 @@ static void store(warp *w) {
     }
 }
 
-static float number(int type, uint32_t x) {
+static inline float number(int type, uint32_t x) {
   float f;
   if (type == CHIP_F16) {
     _Float16 h;
@@ -94,9 +94,12 @@ typedef struct factors {
   const unsigned *x; /* a[4], b[2] */
 } factors;
 
+typedef double columns __attribute__((vector_size(64))); /* eight */
+
 /* Operands as matrices: a has 16 rows, b 8 columns; a register holds one
  * element of 32 bits, or two. */
-static int gather(const warp *w, int type, float (*a)[16], float (*b)[8]) {
+static inline int gather(const warp *w, int type, double (*a)[16],
+                         columns *b) {
   int each = type == CHIP_TF32 ? 1 : 2;
   for (int i = 0; i < WARP; i++) {
     const factors *f = w->from[i];
@@ -112,18 +115,25 @@ static int gather(const warp *w, int type, float (*a)[16], float (*b)[8]) {
   return 8 * each;
 }
 
+/* Each sum is a chain over k; those of a row are made side by side. */
 static void multiply(warp *w) {
-  float a[16][16], b[16][8];
-  int depth = gather(w, (int)w->x[0], a, b);
-  for (int i = 0; i < WARP; i++) {
-    const factors *f = w->from[i];
-    for (int e = 0; e < 4; e++) {
-      int row = i / 4 + 8 * (e >> 1), column = 2 * (i % 4) + (e & 1);
-      double sum = f->sum[e];
-      for (int k = 0; k < depth; k++)
-        sum += (double)a[row][k] * (double)b[k][column];
-      f->sum[e] = (float)sum;
+  double a[16][16];
+  columns b[16];
+  int type = (int)w->x[0], depth;
+  if (type == CHIP_F16) depth = gather(w, CHIP_F16, a, b); /* a loop each */
+  else if (type == CHIP_BF16) depth = gather(w, CHIP_BF16, a, b);
+  else depth = gather(w, CHIP_TF32, a, b);
+  for (int row = 0; row < 16; row++) {
+    float *of[4]; /* two columns each */
+    columns sum;
+    for (int i = 0; i < 4; i++) {
+      const factors *f = w->from[row % 8 * 4 + i];
+      of[i] = f->sum + 2 * (row / 8);
+      sum[2 * i] = of[i][0], sum[2 * i + 1] = of[i][1];
     }
+    for (int k = 0; k < depth; k++) sum += a[row][k] * b[k];
+    for (int i = 0; i < 4; i++)
+      of[i][0] = (float)sum[2 * i], of[i][1] = (float)sum[2 * i + 1];
   }
 }
 
