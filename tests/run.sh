@@ -31,8 +31,9 @@ bench-gpu | bench-gpu-ring)
 esac
 logs=$BUILD/logs
 # The longest first, then whatever no list names.
-longest='emulator gpu-ring-back gpu-ring nvrtc hopper edges torch_ops fuzz_backward
-  fuzz_ring backward laws examples presets ring hopper_tables hf'
+longest='nvrtc emulator gpu-ring-back gpu-ring hopper torch_ring_gpu edges torch_ops
+  fuzz_backward fuzz_ring code_cache backward laws examples presets ring hopper_tables
+  hf'
 waiting='processes checkpoint mpi_faults process_faults'
 alone='test_cli thread pool runtime link rendezvous linked_ranks'
 # A leak check that follows LLVM's thread-local storage falls over its layout.

@@ -1,11 +1,11 @@
-"""torch_ring.py - rings of processes in PyTorch. Without words it starts two
-processes of itself for each test, and prints `ok NAME` or `not ok NAME`; with
-RANK set it is one of them."""
+"""torch_ring.py - rings of processes in PyTorch: two processes are forked for
+each test, so that PyTorch is imported once. Prints `ok NAME` or `not ok NAME` a
+test."""
 
 import copy
+import multiprocessing
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,7 +15,7 @@ import cases  # noqa: F401  the folder of the examples
 import torch
 import torch.distributed as dist
 
-import dil
+import dil.torch
 from cases import fails, run_tests
 
 GQA = """pattern p { heads 4 kv 2; head_dim 16; dtype f32; causal;
@@ -43,7 +43,6 @@ def expect(one, other, what):
 
 def agrees(ring, text, inputs, **sizes):
     """Output and gradients are those of one process, for this one's rows."""
-    import dil.torch
     q, k, v, d = tensors(**sizes)
     whole = [x.clone().requires_grad_() for x in (q, k, v, *inputs.values())]
     names = list(inputs)
@@ -350,62 +349,83 @@ def trains():
 # ---- beside them --------------------------------------------------------------
 
 
-def start(name, ranks=2):
+def run_rank(test, rank, folder, environment):
+    said = os.open(f"{folder}/said.{rank}",
+                   os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.environ.update(environment, RANK=str(rank))
+    torch.set_num_threads(1)
+    if test is not trains:  # the example makes the group itself
+        dist.init_process_group("gloo")
+    test()
+    dist.barrier()  # rank 0 has the place where they agree
+    os._exit(0)
+
+
+def start(test, ranks=2):
     """Processes that run a function of this file."""
+    fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        made = [subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), name],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks),
-                 "MASTER_ADDR": "127.0.0.1", "DIL_CACHE_DIR": folder,
-                 "MASTER_PORT": str(20000 + os.getpid() % 12000),
-                 "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True) for rank in range(ranks)]
-        said = [x.communicate(timeout=240)[0] for x in made]
-    assert all(x.returncode == 0 for x in made), "\n".join(said)[-3000:]
+        environment = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                       "MASTER_PORT": str(20000 + os.getpid() % 12000),
+                       "DIL_CACHE_DIR": folder}
+        made = [fork.Process(target=run_rank, args=(test, rank, folder,
+                                                    environment))
+                for rank in range(ranks)]
+        for one in made:
+            one.start()
+        for one in made:
+            one.join(240)
+            one.kill()
+            one.join()
+        said = "".join(open(f"{folder}/said.{rank}").read()
+                       for rank in range(ranks))
+    assert all(one.exitcode == 0 for one in made), said[-3000:]
 
 
 def test_layouts_and_exchanges_agree_with_one_process():
-    start("layouts")
+    start(layouts)
 
 
 def test_the_same_bits_each_time():
-    start("same_bits")
+    start(same_bits)
 
 
 def test_each_process_hears_of_a_mistake():
-    start("refusals")
+    start(refusals)
 
 
 def test_a_first_call_tells_who_cannot_go_on():
-    start("first_calls")
+    start(first_calls)
 
 
 def test_a_refused_call_is_no_end():
-    start("goes_on")
+    start(goes_on)
 
 
 def test_dropout_draws_one_seed():
-    start("one_seed")
+    start(one_seed)
 
 
 def test_patched_models_agree_with_one_process():
-    start("patched")
+    start(patched)
 
 
 def test_a_patch_refuses_by_name():
-    start("patch_refuses")
+    start(patch_refuses)
 
 
 def test_a_silent_process_is_named():
-    start("is_silent")
+    start(is_silent)
 
 
 def test_rings_made_late_or_alone_are_refused_and_no_end():
-    start("late_rings")
+    start(late_rings)
 
 
 def test_who_came_hears_of_who_did_not():
-    start("three_come", ranks=3)
+    start(three_come, ranks=3)
 
 
 def test_one_word_decides_who_came():
@@ -432,23 +452,16 @@ def test_one_word_decides_who_came():
 
 
 def test_ended_rings_leave_nothing():
-    start("nothing_stays")
+    start(nothing_stays)
 
 
 def test_the_end_of_the_store_is_named():
-    start("store_goes")
+    start(store_goes)
 
 
 def test_training_follows_one_process():
-    start("trains")
+    start(trains)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and "RANK" in os.environ:
-        torch.set_num_threads(1)
-        if sys.argv[1] != "trains":  # the example makes the group itself
-            torch.distributed.init_process_group("gloo")
-        globals()[sys.argv[1]]()
-        torch.distributed.barrier()  # rank 0 has the place where they agree
-        os._exit(0)
     sys.exit(run_tests(globals()))

@@ -5,4 +5,4 @@ cd "$(dirname "$0")/../.." || exit 70
 . tests/support/ok.sh
 . tests/support/python.sh
 leave_unless_python torch_ring numpy torch
-python3 tests/python/torch_ring.py
+OMP_NUM_THREADS=1 python3 tests/python/torch_ring.py
