@@ -243,6 +243,13 @@ DEVICE void settle_sums(fragments &f) {
   settle(f.weighted);
 #endif
 }
+// Likewise; `block` is what they multiplied.
+DEVICE void settle_block(const consumer &c, fragments &f,
+                         const ring<STAGES> &block) {
+  settle_sums(f);
+  if (HOLDS_KEYS) release_values(c, block);
+  release_keys(c, block);
+}
 
 #include "templates/hopper/backward_end.cuh"
 
@@ -342,45 +349,10 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
   }
   block.next();
 }
-#elif !PAIRWISE
-// Consumes the blocks of a tile; `block` becomes the one after it.
-DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
-                     int4 m, ring<STAGES> &block) {
-  fragments f;
-  u32 tile = tile_of(m);
-  u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
-  begin_tile(run, c, f, m);
-  wait_queries(c, tile);
-  make_scores(c, f, q, block);
-  take_scores(run, c, f, m, o, false, block);
-#pragma unroll 1
-  for (;;) {
-    if (m.x & BLOCK_LAST) break;
-    ring<STAGES> before = block;
-    add_block(c, f, before);
-    m = next_scores(c, f, q, o, block);
-    settle_sums(f);
-    if (HOLDS_KEYS) release_values(c, before);
-    release_keys(c, before);
-    take_scores(run, c, f, m, o, true, block);
-  }
-  tile_rows_message rows = read_tile(c, m);
-  release_held(c, tile);
-  add_block(c, f, block);
-  give_turn(c);
-  mma_wait<0>();
-  settle_sums(f);
-  if (HOLDS_KEYS) release_values(c, block);
-  release_keys(c, block);
-  end_tile(run, c, f, rows);
-  block.next();
-}
-
-#endif
-
+#else
 #if PAIRWISE
 #include "templates/hopper/backward_pass.cuh"
-#elif !FUSED
+#else
 // A block of a tile in which this warpgroup has no rows.
 DEVICE void pass_block(const consumer &c, int4 m, ring<STAGES> &block) {
   if (m.x & BLOCK_NEW) {
@@ -391,6 +363,49 @@ DEVICE void pass_block(const consumer &c, int4 m, ring<STAGES> &block) {
   give_turn(c);
   release_values(c, block);
   release_keys(c, block);
+  block.next();
+}
+
+// Consumes the blocks of a tile but its last, of which it returns the message.
+DEVICE int4 consume_tile(const hopper_backward_launch &run, const consumer &c,
+                         fragments &f, int4 m, u32 q, u32 o,
+                         ring<STAGES> &block) {
+  make_scores(c, f, q, block);
+  take_scores(run, c, f, m, o, false, block);
+#pragma unroll 1
+  for (;;) {
+    if (m.x & BLOCK_LAST) break;
+    ring<STAGES> before = block;
+    add_block(c, f, before);
+    m = next_scores(c, f, q, o, block);
+    settle_block(c, f, before);
+    take_scores(run, c, f, m, o, true, block);
+  }
+  return m;
+}
+// The last block, whose weights are made.
+DEVICE void consume_last(const consumer &c, fragments &f,
+                         const ring<STAGES> &block) {
+  add_block(c, f, block);
+  give_turn(c);
+  mma_wait<0>();
+  settle_block(c, f, block);
+}
+#endif
+
+// Consumes the blocks of a tile; `block` becomes the one after it.
+DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
+                     int4 m, ring<STAGES> &block) {
+  fragments f;
+  u32 tile = tile_of(m);
+  u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
+  begin_tile(run, c, f, m);
+  wait_queries(c, tile);
+  m = consume_tile(run, c, f, m, q, o, block);
+  tile_rows_message rows = read_tile(c, m);
+  release_held(c, tile);
+  consume_last(c, f, block);
+  end_tile(run, c, f, rows);
   block.next();
 }
 #endif

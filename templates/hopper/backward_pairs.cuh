@@ -7,8 +7,7 @@
 
 #include "templates/hopper/hopper_pair_bits.cuh"
 
-// The pairs of a block that any of its predicates keeps. What: {predicates, chain,
-// streamed rows that there are, their stride}.
+// The pairs of a block that any of its predicates keeps.
 DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
                            const ring<STAGES> &block) {
   u32 message = message_of(c.base, block.slot()), thread = thread_index();
@@ -20,22 +19,7 @@ DEVICE dil_bits keep_pairs(const consumer &c, int4 m,
 #if KNOWN_PARTS
   x.known = shared_word(message + 48 + 4 * c.group);
 #endif
-  dil_bits kept = bits_all(what.x == 0);
-#pragma unroll 1
-  for (u32 rest = what.x; rest; rest &= rest - 1) {
-    int predicate = __ffs(rest) - 1;
-    dil_bits one = window_bits(predicate, x, 15 * t.y, (what.z - 1) * what.w,
-                               __int_as_float(m.w));
-    if (dil_predicates[predicate].masked)
-      one = bits_and(one, [&] { return dil_mask_bits(predicate, x, at); });
-    kept.row[0] |= one.row[0];
-    kept.row[1] |= one.row[1];
-  }
-  if (what.z < TILE_KEYS) {
-    kept.row[0] &= bits_below(what.z);
-    kept.row[1] &= bits_below(what.z);
-  }
-  return kept;
+  return predicate_bits(x, m, what, t.y, at, 0); // there are no lists
 }
 
 DEVICE dil_bits ask_pairs(const consumer &c, int4 m,

@@ -52,26 +52,19 @@ DEVICE int4 consume_blocks(const hopper_backward_launch &run,
     o = uniform(o);
     make_scores(c, f, q, block);
     mma_wait<1>();
-    settle_sums(f);
-    if (HOLDS_KEYS) release_values(c, before);
-    release_keys(c, before);
+    settle_block(c, f, before);
     take_scores(run, c, f, m, o, false, block);
   }
   mma_wait<0>();
-  settle_sums(f);
-  if (HOLDS_KEYS) release_values(c, before);
-  release_keys(c, before);
+  settle_block(c, f, before);
   return m;
 }
 
-// Consumes the blocks of a tile; `block` becomes the one after it.
-DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
-                     int4 m, ring<STAGES> &block) {
-  fragments f;
-  u32 tile = tile_of(m);
-  u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
-  begin_tile(run, c, f, m);
-  wait_queries(c, tile);
+// Consumes the blocks of a tile; `block` becomes its last, of which the message is
+// returned.
+DEVICE int4 consume_tile(const hopper_backward_launch &run, const consumer &c,
+                         fragments &f, int4 m, u32 q, u32 o,
+                         ring<STAGES> &block) {
   bool last;
   do {
     m = find_block(c, m, block);
@@ -83,8 +76,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
     m = consume_blocks(run, c, f, m, q, o, block);
     last = takes(c, m) && m.x & BLOCK_LAST;
   } while (!last);
-  tile_rows_message rows = read_tile(c, m);
-  release_held(c, tile);
-  end_tile(run, c, f, rows);
-  block.next();
+  return m;
 }
+// Nothing is left to do: the last block has been consumed, or passed over.
+DEVICE void consume_last(const consumer &, fragments &, const ring<STAGES> &) {}

@@ -110,25 +110,6 @@ DEVICE void weigh_some(float (&s)[TILE_KEYS / 2], int i, float scale,
 #endif
 
 #if DROPS
-// Makes the dropped weights among elements i to i + 7 negative. `streamed` are
-// the words of the thread's four columns. Returns a number that follows from all
-// of this.
-DEVICE u32 mark_dropped(float (&s)[TILE_KEYS / 2], int i, u32 row0, u32 row1,
-                        int4 streamed) {
-  u32 last = 0;
-  u32 column[4] = {(u32)streamed.x, (u32)streamed.y, (u32)streamed.z,
-                   (u32)streamed.w};
-#pragma unroll
-  for (int x = 0; x < 8; x++) {
-    last = dil_drop_number(x & 2 ? row1 : row0, column[x / 4 * 2 + x % 2]);
-    asm("{.reg .pred p;\nsetp.lt.u32 p, %1, %2;\n"
-        "@p mul.f32 %0, %0, %3;}"
-        : "+f"(s[i + x])
-        : "r"(last), "n"(DROPOUT), "f"(-1.0f));
-  }
-  return last;
-}
-
 // The random numbers of some pairs are made while the next are exponentiated:
 // the exponents after these follow from the numbers, as in weigh_dropping.
 DEVICE void weigh_all(const consumer &c, float (&s)[TILE_KEYS / 2], float scale,
@@ -145,8 +126,8 @@ DEVICE void weigh_all(const consumer &c, float (&s)[TILE_KEYS / 2], float scale,
       weigh_some(s, i + 4, scale, e);
     }
     if (i == 0) continue;
-    u32 last = mark_dropped(s, i - 8, row0, row1,
-                            shared_load(words + (i - 8) * 8));
+    u32 last = scale_dropped(s, i - 8, row0, row1,
+                             shared_load(words + (i - 8) * 8), -1);
     scale = __uint_as_float(__float_as_uint(scale) | (last & c.run.zero));
   }
 }

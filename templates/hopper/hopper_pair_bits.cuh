@@ -1,5 +1,5 @@
-// hopper_pair_bits.cuh - windows as bits of a thread's pairs, and bits on the
-// fragments. Both directions share them.
+// hopper_pair_bits.cuh - windows and predicates as bits of a thread's pairs, and
+// bits on the fragments. Both directions share them.
 //
 // In: a thread's two rows and the columns of a block (dil_block). Where tiles hold
 // keys, these rows are keys and the columns are query rows, so that windows turn
@@ -47,6 +47,34 @@ DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
   }
   if (PAIR_BOUNDS) bound_pairs(w, x, bits);
   return bits;
+}
+
+// The pairs of a block, of message m, that any of its predicates keeps. `what`:
+// {predicates, chain, streamed rows that there are, their stride}; `step`: between
+// held rows. `listed`: the pairs that the list holds, where a predicate has one.
+template <class Listed>
+DEVICE dil_bits predicate_bits(const dil_block &x, int4 m, int4 what, int step,
+                               const dil_pair &at, const Listed &listed) {
+  dil_bits kept = bits_all(what.x == 0);
+#pragma unroll 1
+  for (u32 rest = what.x; rest; rest &= rest - 1) {
+    int predicate = __ffs(rest) - 1;
+    dil_bits one = window_bits(predicate, x, 15 * step, (what.z - 1) * what.w,
+                               __int_as_float(m.w));
+#if LISTS
+    if (dil_list_of[predicate] >= 0)
+      one = bits_and(one, [&] { return listed; });
+#endif
+    if (dil_predicates[predicate].masked)
+      one = bits_and(one, [&] { return dil_mask_bits(predicate, x, at); });
+    kept.row[0] |= one.row[0];
+    kept.row[1] |= one.row[1];
+  }
+  if (what.z < TILE_KEYS) {
+    kept.row[0] &= bits_below(what.z);
+    kept.row[1] &= bits_below(what.z);
+  }
+  return kept;
 }
 
 DEVICE void hide_pairs(float (&s)[TILE_KEYS / 2], const dil_bits &kept) {

@@ -175,22 +175,24 @@ DEVICE float weight_of(float s, float scale, float shift) {
   return exp2_fast(fmaf(s, scale, shift));
 }
 
-// Sets the dropped weights among elements i to i + 7 to 0. The factor of the
-// others is in the launch's `weight`. `keys` are the words of the thread's four
-// columns. Returns a number that follows from all of this. A product costs less
-// than a choice, which would keep the units of comparisons busy.
-DEVICE u32 drop_weights(float (&s)[TILE_KEYS / 2], int i, u32 row0, u32 row1,
-                        int4 keys) {
+// Multiplies the dropped weights among elements i to i + 7 by `by`: 0 drops them
+// (the factor of the others is in the launch's `weight`), and -1 marks them. `columns`
+// are the words of the thread's four columns. Returns a number that follows from all
+// of this. A product costs less than a choice, which would keep the units of
+// comparisons busy.
+DEVICE u32 scale_dropped(float (&s)[TILE_KEYS / 2], int i, u32 row0, u32 row1,
+                         int4 columns, float by) {
   u32 last = 0;
 #if DROPS
-  u32 column[4] = {(u32)keys.x, (u32)keys.y, (u32)keys.z, (u32)keys.w};
+  u32 column[4] = {(u32)columns.x, (u32)columns.y, (u32)columns.z,
+                   (u32)columns.w};
 #pragma unroll
   for (int x = 0; x < 8; x++) {
     last = dil_drop_number(x & 2 ? row1 : row0, column[x / 4 * 2 + x % 2]);
     asm("{.reg .pred p;\nsetp.lt.u32 p, %1, %2;\n"
         "@p mul.f32 %0, %0, %3;}"
         : "+f"(s[i + x])
-        : "r"(last), "n"(DROPOUT), "f"(0.0f));
+        : "r"(last), "n"(DROPOUT), "f"(by));
   }
 #endif
   return last;
@@ -234,7 +236,7 @@ DEVICE void weigh_dropping(float (&s)[TILE_KEYS / 2], u32 (&p)[TILE_KEYS / 4],
     if (i < TILE_KEYS / 2) weigh_some(s, i, scale, w);
     if (i == 0) continue;
     int4 keys = shared_load(words.keys + (i - 8) * 8);
-    u32 none = drop_weights(s, i - 8, row0, row1, keys) & zero;
+    u32 none = scale_dropped(s, i - 8, row0, row1, keys, 0) & zero;
 #pragma unroll
     for (int x = 0; x < 2; x++)
       w.shift[x] = __uint_as_float(__float_as_uint(w.shift[x]) | none);

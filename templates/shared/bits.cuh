@@ -79,21 +79,14 @@ DIL_INLINE int columns_before(const dil_block &x, int at) {
   return x.step == 1 ? away : (away - 1) / x.step + 1;
 }
 
-#if BITS_TURNED
-#include "templates/shared/bits_turned.cuh"
-#else
-/* A condition that depends on the row alone. */
+/* A condition of each of the thread's two rows. */
 template <class Condition>
-DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
+DIL_INLINE dil_bits row_bits(const dil_block &x, Condition kept) {
   return {{kept(x.i[0]) ? DIL_BITS_ALL : 0, kept(x.i[1]) ? DIL_BITS_ALL : 0}};
 }
-
-/* A condition that depends on the key alone: a lane asks for one column of 32.
- * `part`: its number among the parts that ranges may settle; -1: none. */
-template <int part, class Condition>
-DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
-  if (part >= 0 && x.known >> 2 * part & 1)
-    return bits_all(x.known >> 2 * part & 2);
+/* A condition of each column: a lane asks for one of 32. */
+template <class Condition>
+DIL_INLINE dil_bits column_bits(const dil_block &x, Condition kept) {
   unsigned bits = 0;
 #pragma unroll
   for (int q = 0; q < TILE_KEYS / 32; q++) {
@@ -102,48 +95,69 @@ DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
   }
   return {{bits, bits}};
 }
-
-DIL_INLINE unsigned bits_within(const dil_block &x, dil_key_span keys) {
-  int end = keys.high < DIL_LAST ? columns_before(x, keys.high + 1) : TILE_KEYS;
-  return bits_below(end) & ~bits_below(columns_before(x, keys.low));
-}
-
-/* Evaluates the parts that depend on both. */
-template <int part, class Condition>
-DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
-  if (part >= 0 && x.known >> 2 * part & 1)
-    return bits_all(x.known >> 2 * part & 2);
+/* A condition of each pair of a row and a column. */
+template <class Condition>
+DIL_INLINE dil_bits pair_bits(const dil_block &x, Condition kept) {
   dil_bits bits = {{0, 0}};
-  int j = x.j + 2 * (int)(threadIdx.x & 3) * x.step;
+  int column = x.j + 2 * (int)(threadIdx.x & 3) * x.step;
 #pragma unroll 1
   for (int q = 0; q < TILE_KEYS / 32; q++) {
     unsigned row0 = 0, row1 = 0;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-      int at = j + (8 * (n >> 1) + (n & 1)) * x.step;
+      int at = column + (8 * (n >> 1) + (n & 1)) * x.step;
       row0 |= (unsigned)kept(x.i[0], at) << (8 * (n >> 1) + (n & 1));
       row1 |= (unsigned)kept(x.i[1], at) << (8 * (n >> 1) + (n & 1));
     }
     bits.row[0] |= row0 << 2 * q;
     bits.row[1] |= row1 << 2 * q;
-    j += 32 * x.step;
+    column += 32 * x.step;
   }
   return bits;
 }
 
+/* Whether ranges have settled a part for the block, and what it then is. `part`:
+ * its number among the parts that ranges may settle; -1: none. */
+template <int part> DIL_INLINE bool is_settled(const dil_block &x) {
+  return part >= 0 && x.known >> 2 * part & 1;
+}
+template <int part> DIL_INLINE dil_bits settled_bits(const dil_block &x) {
+  return bits_all(x.known >> 2 * part & 2);
+}
+
+#if BITS_TURNED
+#include "templates/shared/bits_turned.cuh"
+#else
+/* A condition that depends on the row alone. */
+template <class Condition>
+DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
+  return row_bits(x, kept);
+}
+/* A condition that depends on the key alone. */
+template <int part, class Condition>
+DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
+  return is_settled<part>(x) ? settled_bits<part>(x) : column_bits(x, kept);
+}
+/* A condition that depends on both. */
+template <int part, class Condition>
+DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
+  return is_settled<part>(x) ? settled_bits<part>(x) : pair_bits(x, kept);
+}
+
+DIL_INLINE unsigned bits_within(const dil_block &x, dil_key_span keys) {
+  int end = keys.high < DIL_LAST ? columns_before(x, keys.high + 1) : TILE_KEYS;
+  return bits_below(end) & ~bits_below(columns_before(x, keys.low));
+}
 /* Parts that keep a range of the keys of each row. */
 template <int part, class Span>
 DIL_INLINE dil_bits bits_ranges(const dil_block &x, Span span) {
-  if (part >= 0 && x.known >> 2 * part & 1)
-    return bits_all(x.known >> 2 * part & 2);
+  if (is_settled<part>(x)) return settled_bits<part>(x);
   return {{bits_within(x, span(x.i[0])), bits_within(x, span(x.i[1]))}};
 }
-
 /* Parts whose range may be unknown. Pairs are then asked. */
 template <int part, class Span, class Condition>
 DIL_INLINE dil_bits bits_spans(const dil_block &x, Span span, Condition kept) {
-  if (part >= 0 && x.known >> 2 * part & 1)
-    return bits_all(x.known >> 2 * part & 2);
+  if (is_settled<part>(x)) return settled_bits<part>(x);
   dil_key_span a = span(x.i[0]), b = span(x.i[1]);
   if (!__all_sync(~0u, is_known(a) && is_known(b)))
     return bits_pairs<part>(x, kept);

@@ -10,44 +10,18 @@
 /* A condition that depends on the query row alone. */
 template <class Condition>
 DIL_INLINE dil_bits bits_rows(const dil_block &x, Condition kept) {
-  unsigned bits = 0;
-#pragma unroll
-  for (int q = 0; q < TILE_KEYS / 32; q++) {
-    int column = 32 * q + (threadIdx.x & 31);
-    bits |= bits_share(__ballot_sync(~0u, kept(x.j + column * x.step)), q);
-  }
-  return {{bits, bits}};
+  return column_bits(x, kept);
 }
-
 /* A condition that depends on the key alone. */
 template <int part, class Condition>
 DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
-  if (part >= 0 && x.known >> 2 * part & 1)
-    return bits_all(x.known >> 2 * part & 2);
-  return {{kept(x.i[0]) ? DIL_BITS_ALL : 0, kept(x.i[1]) ? DIL_BITS_ALL : 0}};
+  return is_settled<part>(x) ? settled_bits<part>(x) : row_bits(x, kept);
 }
-
-/* Evaluates the parts that depend on both. */
+/* A condition that depends on both. */
 template <int part, class Condition>
 DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
-  if (part >= 0 && x.known >> 2 * part & 1)
-    return bits_all(x.known >> 2 * part & 2);
-  dil_bits bits = {{0, 0}};
-  int i = x.j + 2 * (int)(threadIdx.x & 3) * x.step;
-#pragma unroll 1
-  for (int q = 0; q < TILE_KEYS / 32; q++) {
-    unsigned row0 = 0, row1 = 0;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-      int at = i + (8 * (n >> 1) + (n & 1)) * x.step;
-      row0 |= (unsigned)kept(at, x.i[0]) << (8 * (n >> 1) + (n & 1));
-      row1 |= (unsigned)kept(at, x.i[1]) << (8 * (n >> 1) + (n & 1));
-    }
-    bits.row[0] |= row0 << 2 * q;
-    bits.row[1] |= row1 << 2 * q;
-    i += 32 * x.step;
-  }
-  return bits;
+  auto turned = [&](int key, int row) { return kept(row, key); };
+  return is_settled<part>(x) ? settled_bits<part>(x) : pair_bits(x, turned);
 }
 
 /* Parts that keep a range of the keys of each query row. */
