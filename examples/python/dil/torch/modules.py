@@ -99,7 +99,8 @@ class MultiheadDilatedAttention(nn.Module):
     `layer_norm` says whether MAGNETO's norm is there, and `gamma_init` is its
     gain of the first weights of v_proj and out_proj. `xpos_scale_base`: positions
     by XPos; over so many rows products fall, by the pair of elements, to 0.29 or
-    less far. The rest is DilatedAttention's. ValueError where num_heads does not divide embed_dim.
+    less far. The rest is DilatedAttention's. ValueError where num_heads does not
+    divide embed_dim.
     """
 
     def __init__(self, embed_dim, num_heads, dilation_rates, segment_lengths,
