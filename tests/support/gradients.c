@@ -153,6 +153,7 @@ gradient_data *gradient_data_new(const tested_pattern *s,
                                  gradient_shape shape) {
   gradient_data *g = must_allocate(calloc(1, sizeof *g));
   g->forward = data_new(s, shape.call);
+  data_choose(g->forward);
   fill_forward(g->forward);
   g->call.size = sizeof g->call;
   g->call.forward = g->forward->call;

@@ -178,7 +178,7 @@ static void make_input(data *d, int32_t index) {
 /* ---- blocks that a call chooses ------------------------------------------ */
 
 /* Means have NaN where a row has it, so that no row may be spoilt. The oracle's
- * answer waits for the lists of the kernel. */
+ * answer waits for the lists: those of the kernel, or of data_choose. */
 static bool make_lists(data *d) {
   oracle_lists *lists = must_allocate(calloc(1, sizeof *lists));
   if (oracle_lists_open(d->pattern, &d->call, lists)) abort();
@@ -271,6 +271,12 @@ static void ask_oracle(data *d) {
         oracle_row(p, &d->call, b, n, h,
                    d->o + ((b * N + n) * H + h) * p->value_dim,
                    d->lse + (b * H + h) * N + n);
+}
+
+void data_choose(data *d) {
+  if (!d->call.made) return;
+  if (oracle_choose(d->pattern, &d->call, ORACLE_NUMBERS, d->call.made)) abort();
+  ask_oracle(d);
 }
 
 void data_explain(data *d) {

@@ -160,6 +160,10 @@ typedef struct data {
 data *data_new(const tested_pattern *s, call_shape shape);
 void data_free(data *d);
 
+/* The lists that the definition chooses, and the oracle's answer with them: for
+ * runs that read lists and choose nothing, as gradients do. */
+void data_choose(data *d);
+
 /* documents.c: makes of a call one of the shape's documents, with inputs in their
  * sizes and the oracle's answer. */
 void documents_pack(data *d);

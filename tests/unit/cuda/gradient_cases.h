@@ -230,6 +230,36 @@ static const struct {
      P(SMALL, "block 1, 8; input rows : i32[B, 2, nbq + 1]; "
               "input cols : i32[B, 2, *]; keep from rows, cols; branch { }"),
      2, 90, 140},
+    {"chosen blocks",
+     P("heads 4 kv 2; head_dim 16",
+       "causal; block 16; keep top 3 by mean; branch { }"),
+     2, 150, 150},
+    {"blocks chosen by mass, heads together",
+     P("heads 4 kv 2; head_dim 24", "block 8; keep mass 0.6, 5 by mean each; "
+                                    "shared kv; branch { }"),
+     1, 90, 130},
+    {"single rows choose by a gate, with dropout and sinks",
+     P("heads 4 kv 2; head_dim 16",
+       "input gate : f32[B, H, nbq, nb]; causal; dropout 0.2; sink 0.3; "
+       "block 1, 8; keep top 4 by gate; branch { }"),
+     2, 70, 100},
+    {"chosen blocks beside a window",
+     P(SMALL, "causal; block 16; input t : f32[H] gradient; score s * t[h]; "
+              "branch { window 20, 0; } branch { keep top 2 by mean; }"),
+     2, 110, 130},
+    {"blocks of two choices, detached",
+     P("heads 4; head_dim 16",
+       "gradient detached; block 8; branch { heads 0..2; keep top 3 by mean; } "
+       "branch { causal; keep mass 0.5, 4 by mean each; }"),
+     1, 100, 100},
+    {"chosen blocks of 64, caps",
+     P("heads 4 kv 2; head_dim 64", "causal; block 64; score 3 * tanh(s / 3); "
+                                    "keep top 2 by mean; branch { }"),
+     2, 270, 270},
+    {"blocks of 128 chosen by mass, wide",
+     P("heads 2; head_dim 128",
+       "block 128; keep mass 0.7, 2 by mean each; branch { }"),
+     1, 140, 300},
     {"tables of rows and keys by an index",
      P("heads 4 kv 2; head_dim 16",
        "input doc : i32[B, M]; input t : f32[2, 3] gradient; "

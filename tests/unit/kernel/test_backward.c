@@ -60,6 +60,11 @@ static const struct backward_case {
     {"keys of a list in a union",
      P(GROUPED, "input cols : i32[*]; combine union; branch { window 9, 9; } "
                 "branch { keys cols; }")},
+    {"chosen blocks",
+     P(GROUPED, "causal; block 8; keep top 2 by mean; branch { }")},
+    {"chosen blocks beside a window",
+     P(GROUPED, "input gate : f32[B, H, nbq, nb]; block 4, 8; branch { window 5, 5; } "
+                "branch { keep mass 0.6, 3 by gate; shared kv; }")},
     {"tables of rows and keys by an index",
      P(GROUPED, "input doc : i32[B, M]; input t : f32[2, 3] gradient; "
                 "score s * (1 + t[doc[b, i], doc[b, j]]); " TWO)},
