@@ -70,8 +70,8 @@ $(BUILD)/emulator/%.h: tests/emulator/%.h
 	@mkdir -p $(@D)
 	$(call say,copy)cp $< $@
 # What tests/support/fault.c makes fail goes through it.
-faults   := malloc calloc realloc open openat read write fsync renameat
-$(BUILD)/tests/test_cache_faults $(BUILD)/tests/test_library: \
+faults   := malloc calloc realloc open openat read write fsync rename renameat
+$(addprefix $(BUILD)/tests/test_,cache_faults library ring_backward): \
   MORELIBS = $(faults:%=-Wl,--wrap=%)
 # One suite has our own allocations fail.
 faulty := malloc calloc realloc aligned_alloc posix_memalign strdup free mmap \

@@ -80,12 +80,14 @@ int __real_openat(int folder, const char *path, int flags, ...);
 ssize_t __real_read(int file, void *bytes, size_t size);
 ssize_t __real_write(int file, const void *bytes, size_t size);
 int __real_fsync(int file);
+int __real_rename(const char *old, const char *new);
 int __real_renameat(int from, const char *old, int to, const char *new);
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_openat(int folder, const char *path, int flags, ...);
 ssize_t __wrap_read(int file, void *bytes, size_t size);
 ssize_t __wrap_write(int file, const void *bytes, size_t size);
 int __wrap_fsync(int file);
+int __wrap_rename(const char *old, const char *new);
 int __wrap_renameat(int from, const char *old, int to, const char *new);
 
 static mode_t mode_of(int flags, va_list arguments) {
@@ -125,6 +127,10 @@ ssize_t __wrap_write(int file, const void *bytes, size_t size) {
 
 int __wrap_fsync(int file) {
   return fault_strikes(FAULT_fsync) ? -1 : __real_fsync(file);
+}
+
+int __wrap_rename(const char *old, const char *new) {
+  return fault_strikes(FAULT_rename) ? -1 : __real_rename(old, new);
 }
 
 int __wrap_renameat(int from, const char *old, int to, const char *new) {

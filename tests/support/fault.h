@@ -10,7 +10,7 @@
 /* X(name): each is counted, and may fail. */
 #define FAULT_CALLS(X)                                                     \
   X(malloc) X(calloc) X(realloc) X(open) X(openat) X(read) X(write) X(fsync) \
-  X(renameat)
+  X(rename) X(renameat)
 
 typedef enum fault_call {
 #define X(name) FAULT_##name,

@@ -2,6 +2,8 @@
  * gradients, also where a sequence has fewer rows than there are ranks. The
  * ranks are threads, which meet at a file. With DIL_TEST_DEVICE=cuda each has a
  * GPU of its own, and the call of the whole is the processor's. */
+#include "runtime/rank/rank.h"
+#include "tests/support/failing_device.h"
 #include "tests/support/gpu.h"
 #include "tests/support/host.h"
 #include "tests/support/suite.h"
@@ -145,7 +147,7 @@ typedef struct rank_thread {
   int64_t position[ROWS_MOST];
   dil_context *gpu;        /* NULL: the processor */
   void *there[PARTS + 2];  /* the rows, slopes and their gradient on it */
-  dil_status status;
+  dil_status status, later; /* of its calls; of one more, where a rank fails */
   char text[256];
 } rank_thread;
 
@@ -230,6 +232,18 @@ static dil_status make_kernel(rank_thread *r, dil_kernel **made) {
   return status;
 }
 
+static int32_t failing = -1; /* the rank whose device fails a request; -1: none */
+
+static dil_status make_gradients(const rank_thread *r, dil_rank *rank,
+                                 const dil_gradients *g) {
+  ring_device_calls calls;
+  if (r->rank != failing) return dil_rank_backward(rank, &r->s->sizes, g);
+  const ring_device_calls *own = failing_device_begin(rank->device, &calls);
+  dil_status status = dil_rank_backward(rank, &r->s->sizes, g);
+  rank->device->calls = own;
+  return status;
+}
+
 static dil_status call_both(rank_thread *r, dil_rank *rank) {
   int64_t rows = 0;
   dil_status status =
@@ -241,8 +255,11 @@ static dil_status call_both(rank_thread *r, dil_rank *rank) {
   const dil_arguments a = arguments_of(&r->own);
   const dil_gradients g = gradients_of(&r->own, &a);
   if (!status) status = dil_rank_run(rank, &r->s->sizes, &a);
-  if (!status) status = dil_rank_backward(rank, &r->s->sizes, &g);
-  return status ? status : move_down(r);
+  if (!status) status = make_gradients(r, rank, &g);
+  if (failing < 0) return status ? status : move_down(r);
+  snprintf(r->text, sizeof r->text, "%s", dil_last_error());
+  r->later = dil_rank_backward(rank, &r->s->sizes, &g);
+  return status;
 }
 
 static void *run_rank(void *context) {
@@ -257,7 +274,8 @@ static void *run_rank(void *context) {
   r->status = gpu_wanted() ? make_kernel(r, &own) : DIL_OK;
   if (!r->status) r->status = dil_rank_new(own, &o, &rank);
   if (!r->status) r->status = call_both(r, rank);
-  snprintf(r->text, sizeof r->text, "%s", dil_last_error());
+  if (failing < 0 || !rank)
+    snprintf(r->text, sizeof r->text, "%s", dil_last_error());
   dil_rank_free(rank);
   if (own != r->s->kernel) dil_kernel_free(own);
   close_gpu(r);
@@ -390,6 +408,45 @@ START_TEST(all_hear_of_a_kernel_for_whole_sequences) {
 }
 END_TEST
 
+/* A rank that fails says why, and the others name it, unless they were `done`. No
+ * rank goes on after that. */
+static void expect_named(const rank_thread *r, bool done) {
+  bool named = r->rank == failing
+                   ? r->status == DIL_INTERNAL
+                   : r->status == DIL_PEER && strstr(r->text, "rank 1");
+  ck_assert_msg(done || (named && strstr(r->text, "the device refuses")),
+                "rank %d: %s: %s", r->rank, dil_status_name(r->status), r->text);
+  ck_assert_int_ne(r->later, DIL_OK);
+}
+
+/* Request number `left` fails; whether there was one. Where the last is refused, to
+ * write what all have added up, the others may be done. */
+static bool fail_request(device_request kind, int32_t left) {
+  rank_scene s;
+  rank_thread each[RANKS_MOST];
+  scene_open(&s, 20, DIL_RANKS_ZIGZAG);
+  failing = 1;
+  failing_device_set(kind, left);
+  run_ranks(&s, false, each);
+  for (int32_t i = 0; i < ranks; i++) {
+    if (failing_device_struck())
+      expect_named(&each[i],
+                   i != failing && kind == DEVICE_WRITE && !each[i].status);
+    tensors_free(&each[i].own);
+  }
+  failing = -1;
+  scene_close(&s);
+  return failing_device_struck();
+}
+
+START_TEST(a_rank_whose_gradients_fail_is_named) {
+  int32_t left = 0;
+  if (ranks < 2) return;
+  while (fail_request((device_request)_i, left)) left++;
+  if (_i != DEVICE_WRITE || gpu_wanted()) ck_assert_int_gt(left, 0);
+}
+END_TEST
+
 /* As many ranks as there are GPUs for. False: there is no GPU where one is wanted. */
 static bool count_ranks(void) {
   int32_t count = RANKS_MOST;
@@ -414,6 +471,8 @@ int main(void) {
                       DIL_RANKS_STRIPED + 1);
   tcase_add_test(tests, a_gpu_refuses_by_name);
   tcase_add_test(tests, all_hear_of_a_kernel_for_whole_sequences);
+  tcase_add_loop_test(tests, a_rank_whose_gradients_fail_is_named, 0,
+                      DEVICE_REQUESTS);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }

@@ -2,9 +2,11 @@
  * oracle: any number of ranks, meshes, layouts and ways of exchange, whether
  * keys come or queries, whatever a pattern says; the same bits whatever the
  * timing; ranks that fail, and runs that go on. */
+#include "tests/support/fault.h"
 #include "tests/support/ring_trial.h"
 #include "tests/support/suite.h"
 #include <check.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -244,6 +246,61 @@ START_TEST(a_killed_run_goes_on_to_the_same_bits) {
 }
 END_TEST
 
+/* One rank cannot write a state, and says so. A rank that fails with it names it;
+ * in the last step others may be done. */
+static void expect_unwritten(const ring_outcome *r, int32_t ranks) {
+  int32_t culprit = 0;
+  char name[16];
+  while (culprit < ranks && r->of[culprit].status != DIL_ENVIRONMENT) culprit++;
+  ck_assert_msg(culprit < ranks, "%s", r->text);
+  ck_assert_msg(strstr(r->of[culprit].text, "cannot write the state") != NULL,
+                "rank %d: %s", culprit, r->of[culprit].text);
+  snprintf(name, sizeof name, "rank %d ", culprit);
+  for (int32_t i = 0; i < ranks; i++)
+    ck_assert_msg(i == culprit || !r->of[i].status ||
+                      strstr(r->of[i].text, name) != NULL,
+                  "rank %d, where %s fails: %s", i, name, r->of[i].text);
+}
+
+/* Nothing half written stays beside the states. */
+static void expect_no_remains(const char *prefix, int32_t ranks) {
+  char name[90];
+  for (int32_t i = 0; i < ranks; i++) {
+    snprintf(name, sizeof name, "%s.%d.back.new", prefix, (int)i);
+    ck_assert_int_ne(access(name, F_OK), 0);
+  }
+}
+
+/* Of all states that are written in a run, each once cannot be: what was kept
+ * before it stays, and the run goes on from that to the same bits. */
+static const fault_call writes[] = {FAULT_fsync, FAULT_rename};
+
+START_TEST(states_that_cannot_be_written) {
+  enum { RANKS = 3 };
+  char prefix[64];
+  size_t size;
+  gradient_scene c = gradient_scene_open(patterns[0], 97, 97);
+  ring_trial t = {.mesh = MESH(RANKS, 1, 1, ZIGZAG)};
+  snprintf(prefix, sizeof prefix, "/tmp/test_back.%d", (int)getpid());
+  t.checkpoint = (ring_checkpoint){prefix, 0, 1, false};
+  gradient_scene_agrees(&c, &t);
+  char *bits = bits_of(&c, &size);
+  for (int at = 0; at < RANKS * RANKS; at++) {
+    t.checkpoint.resume = false;
+    fault_set(writes[_i], at, FAULT_ERROR, ENOSPC, false);
+    ring_outcome r = gradient_scene_run(&c, &t);
+    fault_clear();
+    expect_unwritten(&r, RANKS);
+    expect_no_remains(prefix, RANKS);
+    t.checkpoint.resume = true;
+    expect_bits(&c, &t, bits);
+  }
+  for (int32_t i = 0; i < RANKS; i++) remove_sums(prefix, i);
+  free(bits);
+  gradient_scene_close(&c);
+}
+END_TEST
+
 /* The sums of another rank. */
 START_TEST(sums_of_another_run_are_refused) {
   char prefix[64], from[80], to[80];
@@ -325,6 +382,7 @@ int main(void) {
   tcase_add_test(tests, a_frozen_rank_is_named_in_time);
   tcase_add_loop_test(tests, a_killed_run_goes_on_to_the_same_bits, 0,
                       3 * COMING);
+  tcase_add_loop_test(tests, states_that_cannot_be_written, 0, 2);
   tcase_add_test(tests, sums_of_another_run_are_refused);
   tcase_add_test(tests, sums_of_the_other_way_are_refused);
   tcase_add_loop_test(tests, those_left_of_a_backward_run_go_on, 0, 3);
