@@ -2,60 +2,23 @@
  * small to fill a tile.
  *
  * In: a pass and a call. Keys and values are read in place, at the stride of
- * the branch, or copied together from pages; the keys that a row sees of a
- * branch are found exactly by arithmetic, so that only mask expressions are
- * evaluated. The rows of one K/V head (decoding with grouped queries) go over
- * the same keys together. Where there are few rows, the keys are split, the
- * splits are computed in parallel and their states are merged in order, as in
- * Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). The
- * number of splits follows from the batch row's own keys, never from the batch. */
-#include "cpu_run.h"
-#include "paged_rows.h"
+ * the branch, or copied together from pages. The rows of one K/V head (decoding
+ * with grouped queries) go over the same keys together. Where there are few rows,
+ * the keys are split, the splits are computed in parallel and their states are
+ * merged in order, as in Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, on
+ * the PyTorch blog). The number of splits follows from the batch row's own keys,
+ * never from the batch. */
+#include "query_row.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
 #include "runtime/observe/watch.h"
-#include "runtime/rowset/walk.h"
 #include <math.h>
 #include <string.h>
 
 enum {
-  BATCH = 16,       /* rows a work item */
-  CHUNK = 256,      /* keys of one branch a step */
-  SPLIT_ITEMS = 64, /* split keys until there are about this many items */
+  SPLIT_ITEMS = 64,  /* split keys until there are about this many items */
   SPLIT_LEAST = 1024 /* positions a split, at least */
 };
-
-/* One query row and its running state; acc is [value_dim]. */
-typedef struct query_row {
-  int64_t n, t;
-  int32_t head;
-  uint64_t selected; /* branches that select it */
-  uint32_t word;     /* of dropout */
-  float state[2];    /* m in units of log2, l */
-  float *q, *acc;
-} query_row;
-
-typedef struct row_worker {
-  query_row row[BATCH];
-  float *s;
-  int32_t *j;
-  uint32_t *words;      /* of dropout, for the keys j */
-  class_table streamed; /* of key rows */
-  paged_rows gathered;  /* from pages of a cache */
-} row_worker;
-
-typedef struct row_pass {
-  const cpu_run *run;
-  const dil_pass *pass;
-  const dil_code *code;
-  int64_t group;          /* query heads a K/V head */
-  int64_t batches, splits;
-  int64_t chunk;          /* positions a step */
-  int64_t state_floats;   /* of one row's state: 2 + value_dim, rounded */
-  float *states;          /* [splits][rows of the call]; splits > 1 only */
-  char *workers;
-  int64_t worker_bytes;
-} row_pass;
 
 /* ---- shape of the work and memory ---------------------------------------- */
 
@@ -73,8 +36,8 @@ static int64_t row_worker_area(const cpu_run *r, const dil_pass *pass) {
   int64_t width = round_up(r->table->head_dim, 16) +
                   round_up(r->table->value_dim, 16);
   return round_up((int64_t)sizeof(row_worker), 64) +
-         BATCH * width * (int64_t)sizeof(float) + (CHUNK + DIL_CODE_ROOM) * 12 +
-         row_class_area(r, pass) + paged_rows_bytes(r, CHUNK);
+         ROW_BATCH * width * (int64_t)sizeof(float) + (ROW_KEYS + DIL_CODE_ROOM) * 12 +
+         row_class_area(r, pass) + paged_rows_bytes(r, ROW_KEYS);
 }
 
 /* From the first to the last key of the call, in positions: the keys of a striped
@@ -100,8 +63,8 @@ static row_pass row_pass_plan(const cpu_run *r, const dil_pass *pass) {
     dilation = minimum(dilation,
                        table->branches[__builtin_ctzll(rest)].dilation);
   w.group = table->heads / table->kv_heads;
-  w.batches = (r->N * w.group + BATCH - 1) / BATCH;
-  w.chunk = CHUNK * dilation * (r->shard ? r->shard->keys.step : 1);
+  w.batches = (r->N * w.group + ROW_BATCH - 1) / ROW_BATCH;
+  w.chunk = ROW_KEYS * dilation * (r->shard ? r->shard->keys.step : 1);
   w.splits = row_splits(&w, longest_span(r));
   w.state_floats = round_up(2 + table->value_dim, 16);
   w.worker_bytes = row_worker_area(r, pass);
@@ -123,14 +86,15 @@ int64_t row_pass_bytes(const cpu_run *r, const dil_pass *pass) {
 static void row_worker_init(const row_pass *w, char *at) {
   const dil_table *table = w->run->table;
   row_worker *wk = (row_worker *)at;
+  wk->waiting = (key_sequence){.step = 1};
   at += round_up((int64_t)sizeof(row_worker), 64);
   wk->s = (float *)at;
-  at += (CHUNK + DIL_CODE_ROOM) * sizeof(float);
+  at += (ROW_KEYS + DIL_CODE_ROOM) * sizeof(float);
   wk->j = (int32_t *)at;
-  at += (CHUNK + DIL_CODE_ROOM) * sizeof(int32_t);
+  at += (ROW_KEYS + DIL_CODE_ROOM) * sizeof(int32_t);
   wk->words = (uint32_t *)at;
-  at += (CHUNK + DIL_CODE_ROOM) * sizeof(uint32_t);
-  for (int32_t i = 0; i < BATCH; i++) {
+  at += (ROW_KEYS + DIL_CODE_ROOM) * sizeof(uint32_t);
+  for (int32_t i = 0; i < ROW_BATCH; i++) {
     wk->row[i].q = (float *)at;
     at += round_up(table->head_dim, 16) * (int64_t)sizeof(float);
     wk->row[i].acc = (float *)at;
@@ -138,170 +102,11 @@ static void row_worker_init(const row_pass *w, char *at) {
   }
   if (row_class_area(w->run, w->pass))
     class_table_init(&wk->streamed, cpu_run_period(w->run, w->pass), at);
-  paged_rows_init(&wk->gathered, w->run, CHUNK,
+  paged_rows_init(&wk->gathered, w->run, ROW_KEYS,
                   at + row_class_area(w->run, w->pass));
 }
 
-/* ---- the keys of one row ------------------------------------------------- */
-
-/* Keys first, first + step, ... below `end`, under these predicates. */
-typedef struct key_sequence {
-  int64_t first, step, end;
-  uint64_t predicates;
-  int32_t chain;
-} key_sequence;
-
-typedef struct row_source { /* the keys and values of a work item */
-  row_view k, v;
-  cpu_run_env env;
-} row_source;
-
-static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
-                      const row_source *at, const key_sequence *ks) {
-  const dil_code *code = w->code;
-  const dil_env *env = &at->env.env;
-  int64_t n = (ks->end - ks->first + ks->step - 1) / ks->step;
-  float c2 = env->scale * DIL_LOG2_E;
-  bool rewrite = ks->predicates || w->run->table->scored || !(c2 > 0);
-  row_run rows = paged_rows_take(&wk->gathered, &at->k, &at->v, ks->first,
-                                 ks->step, n);
-  code->row_qk(q->q, rows.k, rows.k_stride, wk->s, n);
-  if (rewrite || w->run->drop)
-    for (int64_t i = 0; i < n; i++)
-      wk->j[i] = (int32_t)(ks->first + i * ks->step);
-  if (rewrite) {
-    code->row_modify[ks->chain](wk->s, n, (int32_t)q->t, wk->j,
-                                ks->predicates, env);
-    c2 = DIL_LOG2_E;
-  }
-  if (w->run->drop)
-    code->dropout_words(wk->j, n, DIL_DROPOUT_KEY, env, wk->words);
-  float alpha = w->run->drop ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
-                                                      q->word, wk->words)
-                             : code->row_softmax(wk->s, n, c2, 0, q->state);
-  code->row_pv(wk->s, rows.v, rows.v_stride, q->acc, alpha, n);
-}
-
-static void row_visit_chunks(const row_pass *w, row_worker *wk, query_row *q,
-                             const row_source *at, key_sequence ks) {
-  int64_t end = ks.end;
-  for (; ks.first < end; ks.first += CHUNK * ks.step) {
-    ks.end = minimum(end, ks.first + CHUNK * ks.step);
-    row_visit(w, wk, q, at, &ks);
-  }
-}
-
-/* Cuts low..high-1 to the keys that the window of a predicate shows row t. */
-static void window_clip(const dil_predicate *p, int64_t t, int64_t *low,
-                        int64_t *high) {
-  if (p->left != DIL_ENDLESS) *low = maximum(*low, t - p->left);
-  if (p->right != DIL_ENDLESS) *high = minimum(*high, t + p->right + 1);
-  *low = maximum(*low, p->key_first);
-  *high = minimum(*high, dil_predicate_end(p));
-  if (!dil_predicate_meets_rows(p, t, t)) *high = *low;
-}
-
-static int64_t segment_low(const dil_branch *b, int64_t t) {
-  return b->segment ? floor_to(t, b->segment) : 0;
-}
-
-/* Keeps the keys of a sequence that are among the rows of this call. */
-static bool key_sequence_align(key_sequence *ks, const row_view *there) {
-  int64_t tries = 0, step = ks->step;
-  while ((ks->first - there->first) % there->step && tries++ < there->step)
-    ks->first += step;
-  while (ks->step % there->step) ks->step += step;
-  return tries <= there->step;
-}
-
-/* The residue of the keys that the row sees, counted from its segment. */
-static int64_t key_phase(const dil_branch *b, const query_row *q,
-                         int64_t base) {
-  return b->each ? floor_mod(q->t - b->shift - base, b->dilation)
-                 : b->phase[q->head];
-}
-
-/* The keys of branch b in positions low..high-1: an arithmetic sequence. */
-static void row_visit_branch(const row_pass *w, row_worker *wk, query_row *q,
-                             const row_source *at, int32_t b, int64_t low,
-                             int64_t high) {
-  const dil_branch *branch = &w->run->table->branches[b];
-  int64_t base = segment_low(branch, q->t);
-  key_sequence ks = {.step = branch->dilation, .chain = branch->chain};
-  low = maximum(low, base);
-  if (branch->segment) high = minimum(high, base + branch->segment);
-  if (branch->predicate >= 0) {
-    const dil_predicate *p = &w->run->table->predicates[branch->predicate];
-    window_clip(p, q->t, &low, &high);
-    if (p->masked) ks.predicates = 1ull << branch->predicate;
-  }
-  int64_t origin = base + key_phase(branch, q, base);
-  ks.first = origin + round_up(maximum(low - origin, 0), ks.step);
-  ks.end = high;
-  if (key_sequence_align(&ks, &at->k)) row_visit_chunks(w, wk, q, at, ks);
-}
-
-/* `union`: each residue of the period once, with all branches that reach it. */
-static void row_visit_residue(const row_pass *w, row_worker *wk, query_row *q,
-                              const row_source *at, uint64_t reach,
-                              int64_t first, int64_t high) {
-  const dil_table *table = w->run->table;
-  key_sequence ks = {first, wk->streamed.period, high, 0,
-                     table->branches[__builtin_ctzll(reach)].chain};
-  for (; reach; reach &= reach - 1) {
-    int32_t p = table->branches[__builtin_ctzll(reach)].predicate;
-    if (p < 0) {
-      ks.predicates = 0;
-      break;
-    }
-    ks.predicates |= 1ull << p;
-  }
-  row_visit_chunks(w, wk, q, at, ks);
-}
-
-static void row_visit_union(const row_pass *w, row_worker *wk, query_row *q,
-                            const row_source *at, int64_t low, int64_t high) {
-  walk wa = {.table = w->run->table,
-             .pass = w->pass,
-             .served = q->selected,
-             .head = q->head,
-             .round = 1};
-  segment_cell held = {q->t, q->t + 1};
-  dil_progression there = {at->k.first, at->k.step, 0};
-  class_table_reset(&wk->streamed, &there);
-  while (low < high) {
-    segment_cell c = walk_cell(&wa, low, high);
-    uint64_t near = walk_together(&wa, held, c, q->selected);
-    if (near) walk_classes(&wa, c, &wk->streamed);
-    for (int32_t i = 0; near && i < wk->streamed.count; i++) {
-      uint64_t reach = near & wk->streamed.branches[i];
-      reach = walk_meeting(&wa, reach, q->t,
-                           c.low + wk->streamed.offset[wk->streamed.first[i]]);
-      for (int32_t o = wk->streamed.first[i];
-           reach && o < wk->streamed.first[i + 1]; o++)
-        row_visit_residue(w, wk, q, at, reach, c.low + wk->streamed.offset[o],
-                          c.high);
-    }
-    low = c.high;
-  }
-}
-
 /* ---- a batch of rows ----------------------------------------------------- */
-
-/* Positions that the row's branches can reach at all. */
-static void row_reach(const row_pass *w, const query_row *q, int64_t *low,
-                      int64_t *high) {
-  for (uint64_t rest = q->selected; rest; rest &= rest - 1) {
-    const dil_branch *b =
-        &w->run->table->branches[__builtin_ctzll(rest)];
-    int64_t from = segment_low(b, q->t);
-    int64_t to = b->segment ? from + b->segment : INT64_MAX;
-    if (b->predicate >= 0)
-      window_clip(&w->run->table->predicates[b->predicate], q->t, &from, &to);
-    *low = minimum(*low, from);
-    *high = maximum(*high, to);
-  }
-}
 
 /* Expressions see the row's head. */
 static void row_set_head(const row_pass *w, const query_row *q,
@@ -332,6 +137,8 @@ static void row_begin(const row_pass *w, query_row *q, row_source *at,
   int32_t width = r->table->value_dim;
   row_to_f32(row_view_at(&from, q->t), from.dtype, from.width, q->q);
   memset(q->acc, 0, (size_t)width * sizeof(float));
+  memset(q->vain, 0, sizeof q->vain);
+  memset(q->rest, 0, sizeof q->rest);
   row_set_head(w, q, at);
   if (r->drop)
     w->code->dropout_words(&t, 1, DIL_DROPOUT_ROW, &at->env.env, &q->word);
@@ -364,12 +171,7 @@ static void row_finish(const row_pass *w, int64_t b, int64_t n, int32_t head,
 static void row_advance(const row_pass *w, row_worker *wk, query_row *q,
                         row_source *at, int64_t low, int64_t high) {
   row_set_head(w, q, at);
-  if (w->run->table->combine == DIL_COMBINE_UNION) {
-    row_visit_union(w, wk, q, at, low, high);
-    return;
-  }
-  for (uint64_t rest = q->selected; rest; rest &= rest - 1)
-    row_visit_branch(w, wk, q, at, __builtin_ctzll(rest), low, high);
+  row_visit_keys(w, wk, q, at, low, high);
 }
 
 static float *row_state(const row_pass *w, int64_t split, int64_t b, int64_t n,
@@ -398,7 +200,7 @@ static int32_t row_batch_begin(const row_pass *w, row_worker *wk,
   int64_t all = r->N * w->group;
   dil_progression progression = cpu_run_queries(r, b);
   int32_t count = 0;
-  for (int64_t i = batch * BATCH; i < minimum(all, (batch + 1) * BATCH); i++) {
+  for (int64_t i = batch * ROW_BATCH; i < minimum(all, (batch + 1) * ROW_BATCH); i++) {
     query_row *q = &wk->row[count];
     q->n = i / w->group;
     q->t = progression.first + q->n * progression.step;
@@ -435,12 +237,13 @@ static void row_pass_work(void *context, int64_t item, int32_t worker_index) {
   for (int32_t i = 0; i < count; i++) row_reach(w, &wk->row[i], &low, &high);
   low = maximum(low, progression.first + split * share);
   high = minimum(high, progression.first + minimum((split + 1) * share, span));
-  for (int64_t from = low; from < high; from += w->chunk)
+  for (int64_t from = low, to; from < high; from = to) {
+    to = minimum(floor_to(from, w->chunk) + w->chunk, high);
     for (int32_t i = 0; i < count; i++)
-      row_advance(w, wk, &wk->row[i], &at, from,
-                  minimum(from + w->chunk, high));
+      row_advance(w, wk, &wk->row[i], &at, from, to);
+  }
   for (int32_t i = 0; i < count; i++) row_end(w, &wk->row[i], b, split);
-  watch_add(r->call->watch, BATCH);
+  watch_add(r->call->watch, ROW_BATCH);
   trace_end(begin, "work", "rows", NULL, item);
 }
 
@@ -475,7 +278,7 @@ static int64_t row_item_count(const row_pass *w) {
 
 int64_t row_pass_watch_rows(const cpu_run *r, const dil_pass *pass) {
   row_pass w = row_pass_plan(r, pass);
-  return row_item_count(&w) * BATCH;
+  return row_item_count(&w) * ROW_BATCH;
 }
 
 dil_status row_pass_run(cpu_run *r, const dil_pass *pass) {
