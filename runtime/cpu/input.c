@@ -163,18 +163,21 @@ static dil_status input_make(cpu_run *r, char *memory) {
 
 /* ---- summaries ----------------------------------------------------------- */
 
-static bool input_has_summary(const cpu_run *r, int32_t index) {
-  const dil_tensor *t = &r->read[index];
-  const dil_input *in = &r->table->inputs[index];
-  return in->masks && !dil_input_is_bits(in) && t->rank > 0 &&
-         t->shape[t->rank - 1] > BOUNDS_BLOCK;
-}
-
 static input_bounds input_bounds_size(const dil_tensor *t) {
   input_bounds b = {.rows = 1};
   for (int32_t axis = 0; axis + 1 < t->rank; axis++) b.rows *= t->shape[axis];
   b.blocks = (t->shape[t->rank - 1] + BOUNDS_BLOCK - 1) / BOUNDS_BLOCK;
   return b;
+}
+
+/* Summaries are made where queries may ask for as many lines of the input as it
+ * has: a few queries ask for few lines of a table of blocks. */
+static bool input_has_summary(const cpu_run *r, int32_t index) {
+  const dil_tensor *t = &r->read[index];
+  const dil_input *in = &r->table->inputs[index];
+  return in->masks && !dil_input_is_bits(in) && t->rank > 0 &&
+         t->shape[t->rank - 1] > BOUNDS_BLOCK &&
+         input_bounds_size(t).rows <= r->B * r->N * r->table->heads;
 }
 
 int64_t input_bounds_bytes(const cpu_run *r) {
