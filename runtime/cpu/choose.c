@@ -101,16 +101,25 @@ int64_t choose_bytes(const cpu_run *r) {
 
 /* ---- means --------------------------------------------------------------- */
 
+/* Whole panels of lanes without a branch, so that they are added together. */
+static void add_row(float *restrict sum, const float *restrict row,
+                    int32_t width) {
+  int32_t d = 0;
+  for (; d + LANES <= width; d += LANES)
+    for (int lane = 0; lane < LANES; lane++) sum[d + lane] += row[d + lane];
+  for (; d < width; d++) sum[d] += row[d];
+}
+
 /* The sum of the rows at places first..last, in their order, over their number; 0 of
- * none. */
+ * none. `room` is for one row. */
 static void mean_of(const choosing *x, const row_view *rows, int64_t first,
-                    int64_t last, float *row, float *mean) {
+                    int64_t last, float *room, float *mean) {
   int32_t width = rows->width;
   for (int32_t d = 0; d < width; d++) mean[d] = 0;
   for (int64_t n = first; n <= last; n++) {
-    row_to_f32(row_view_at(rows, choose_position(x->run, x->of, n)), rows->dtype,
-               width, row);
-    for (int32_t d = 0; d < width; d++) mean[d] += row[d];
+    const void *row = row_view_at(rows, choose_position(x->run, x->of, n));
+    if (rows->dtype != DIL_F32) row_to_f32(row, rows->dtype, width, room);
+    add_row(mean, rows->dtype == DIL_F32 ? row : room, width);
   }
   for (int32_t d = 0; d < width && last >= first; d++)
     mean[d] /= (float)(last - first + 1);
@@ -266,13 +275,14 @@ static void choose_block(const choosing *x, const choosing_room *room, int64_t b
   const dil_branch *branch = &r->table->branches[x->of->branch];
   choose_place at = choose_place_of(r, x->of, b, bi);
   int32_t h = group * x->group, end = h + x->group, first = -1;
-  for (int64_t bj = 0; bj < x->keys; bj++)
+  bool asked = at.first <= at.last; /* the call has queries there */
+  for (int64_t bj = 0; bj < x->keys && asked; bj++)
     room->kind[bj] = (uint8_t)choose_kind_of(r, x->choice, &at, h, end, bj);
   for (; h < end; h++) {
     int32_t *length = line_of(x->rows, b, h) + bi + 1;
     int32_t *list = line_of(x->cols, b, h) + bi * x->room;
     *length = 0;
-    if (h < branch->head_first || h > branch->head_last) continue;
+    if (!asked || h < branch->head_first || h > branch->head_last) continue;
     if (first < 0) {
       first = h;
       *length = (int32_t)choose_best(x->of, room->kind, estimate, x->keys,
@@ -285,6 +295,13 @@ static void choose_block(const choosing *x, const choosing_room *room, int64_t b
   }
 }
 
+/* Whether the call has a query in some block of the strip. */
+static bool strip_has_queries(const choosing *x, int64_t b, int64_t first) {
+  int64_t last = minimum(first + x->strip, x->queries) - 1;
+  return choose_place_of(x->run, x->of, b, first).first <=
+         choose_place_of(x->run, x->of, b, last).last;
+}
+
 static void choose_strip(void *context, int64_t index, int32_t worker) {
   const choosing *x = context;
   int64_t first = index % x->strips * x->strip;
@@ -292,7 +309,7 @@ static void choose_strip(void *context, int64_t index, int32_t worker) {
   int64_t b = index / x->strips / x->heads;
   choosing_room room;
   cut_room(x, x->own + worker * x->own_bytes, &room);
-  estimate_group(x, &room, b, group, first);
+  if (strip_has_queries(x, b, first)) estimate_group(x, &room, b, group, first);
   for (int64_t k = 0; k < x->strip && first + k < x->queries; k++)
     choose_block(x, &room, b, group, first + k,
                  room.total + k * x->panels * LANES);
