@@ -69,14 +69,22 @@ bool key_list_is_of_heads(const dil_table *t, const dil_pass *pass) {
   return index >= 0 && t->inputs[index].rank > 1;
 }
 
+int32_t *key_list_line(const cpu_run *r, int32_t index, int64_t b,
+                       int32_t head, int32_t *count) {
+  int32_t rank = r->read[index].rank;
+  int64_t line = (rank > 2 ? b * r->table->heads : 0) + (rank > 1 ? head : 0);
+  int32_t *at = r->listed[index] + line * line_length(r, index);
+  *count = at[0];
+  return at + 1;
+}
+
 void key_list_open(const cpu_run *r, const dil_pass *pass, int64_t b,
                    int32_t head, class_table *s) {
   int32_t index = dil_pass_list(r->table, pass);
   dil_progression keys = cpu_run_key_progression(r, b);
   class_table_reset(s, &keys);
   if (index < 0) return;
-  int32_t rank = r->read[index].rank;
-  int64_t line = (rank > 2 ? b * r->table->heads : 0) + (rank > 1 ? head : 0);
-  int32_t *at = r->listed[index] + line * line_length(r, index);
-  class_table_list(s, at + 1, at[0]);
+  int32_t count;
+  int32_t *line = key_list_line(r, index, b, head, &count);
+  class_table_list(s, line, count);
 }

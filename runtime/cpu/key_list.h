@@ -9,6 +9,10 @@
  * to 64. */
 int64_t key_list_bytes(const cpu_run *r);
 void key_list_fill(cpu_run *r, char *memory);
+/* The positions of the keys that the list at `index` has for a batch row and head,
+ * rising. */
+int32_t *key_list_line(const cpu_run *r, int32_t index, int64_t b,
+                       int32_t head, int32_t *count);
 /* The most keys of a head that the pass visits; -1: it visits no list. */
 int64_t key_list_room(const cpu_run *r, const dil_pass *pass);
 /* Whether the pass visits a list that heads do not share. */

@@ -20,8 +20,15 @@ static int64_t value_bytes(const cpu_run *r, int64_t most) {
   return round_up(most * row_bytes(r->table->dtype, r->table->value_dim), 64);
 }
 
+static bool has_key_lists(const dil_table *t) {
+  for (int32_t b = 0; b < t->branch_count; b++)
+    if (t->branches[b].listed >= 0) return true;
+  return false;
+}
+
 int64_t paged_rows_bytes(const cpu_run *r, int64_t most) {
-  return pages_given(r->call) ? key_bytes(r, most) + value_bytes(r, most) : 0;
+  bool copies = pages_given(r->call) || has_key_lists(r->table);
+  return copies ? key_bytes(r, most) + value_bytes(r, most) : 0;
 }
 
 void paged_rows_init(paged_rows *p, const cpu_run *r, int64_t most, char *at) {
@@ -52,6 +59,22 @@ row_run paged_rows_take(paged_rows *p, const row_view *k, const row_view *v,
     copy_rows(k, p, p->k);
     copy_rows(v, p, p->v);
   }
+  return (row_run){p->k, p->v, row_bytes(k->dtype, k->width),
+                   row_bytes(v->dtype, v->width)};
+}
+
+static void copy_listed(const row_view *from, const int32_t *positions,
+                        int64_t count, char *to) {
+  int64_t bytes = row_bytes(from->dtype, from->width);
+  for (int64_t i = 0; i < count; i++)
+    memcpy(to + i * bytes, row_view_at(from, positions[i]), (size_t)bytes);
+}
+
+row_run paged_rows_gather(paged_rows *p, const row_view *k, const row_view *v,
+                          const int32_t *positions, int64_t count) {
+  p->count = 0; /* what paged_rows_take copied is lost */
+  copy_listed(k, positions, count, p->k);
+  copy_listed(v, positions, count, p->v);
   return (row_run){p->k, p->v, row_bytes(k->dtype, k->width),
                    row_bytes(v->dtype, v->width)};
 }

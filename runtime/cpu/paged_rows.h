@@ -1,6 +1,6 @@
 /* paged_rows.h - rows of keys and values for the kernels over single rows, which
- * read them at one distance: as they stand, or copied together from the pages of
- * a cache. */
+ * read them at one distance: as they stand, or copied together, from the pages of
+ * a cache or from the positions of a list. */
 #ifndef DIL_RUNTIME_CPU_PAGED_ROWS_H
 #define DIL_RUNTIME_CPU_PAGED_ROWS_H
 
@@ -18,7 +18,8 @@ typedef struct row_run {
   int64_t k_stride, v_stride;
 } row_run;
 
-/* Bytes of the copies of `most` rows; 0 where a call has no pages. */
+/* Bytes of the copies of `most` rows; 0 where a call has neither pages nor lists of
+ * keys. */
 int64_t paged_rows_bytes(const cpu_run *r, int64_t most);
 /* Copies in that much memory, which hold nothing. */
 void paged_rows_init(paged_rows *p, const cpu_run *r, int64_t most, char *at);
@@ -26,5 +27,8 @@ void paged_rows_init(paged_rows *p, const cpu_run *r, int64_t most, char *at);
  * once. `p` may be a rest of another call's only if its count is 0. */
 row_run paged_rows_take(paged_rows *p, const row_view *k, const row_view *v,
                         int64_t first, int64_t step, int64_t count);
+/* Copies of the rows at `count` positions, whatever their distances. */
+row_run paged_rows_gather(paged_rows *p, const row_view *k, const row_view *v,
+                          const int32_t *positions, int64_t count);
 
 #endif

@@ -16,8 +16,9 @@
 #include <string.h>
 
 enum {
-  SPLIT_ITEMS = 64,  /* split keys until there are about this many items */
-  SPLIT_LEAST = 1024 /* positions a split, at least */
+  SPLIT_ITEMS = 64,   /* split keys until there are about this many items */
+  SPLIT_LEAST = 1024, /* positions a split, at least */
+  LIST_STEP = 4096    /* positions a step where a list of keys is visited */
 };
 
 /* ---- shape of the work and memory ---------------------------------------- */
@@ -65,6 +66,7 @@ static row_pass row_pass_plan(const cpu_run *r, const dil_pass *pass) {
   w.group = table->heads / table->kv_heads;
   w.batches = (r->N * w.group + ROW_BATCH - 1) / ROW_BATCH;
   w.chunk = ROW_KEYS * dilation * (r->shard ? r->shard->keys.step : 1);
+  if (dil_pass_list(table, pass) >= 0) w.chunk = LIST_STEP;
   w.splits = row_splits(&w, longest_span(r));
   w.state_floats = round_up(2 + table->value_dim, 16);
   w.worker_bytes = row_worker_area(r, pass);

@@ -5,8 +5,10 @@
  * of a branch are found exactly by arithmetic. What masks say of them is asked for
  * ranges first, by intervals: a range without a key is left out, and one that is
  * seen as a whole carries no predicate. Out: the row's state, advanced. */
+#include "key_list.h"
 #include "query_row.h"
 #include "runtime/base/arithmetic.h"
+#include <string.h>
 
 /* ---- one visit ------------------------------------------------------------ */
 
@@ -42,23 +44,14 @@ static void key_sequence_trim(const row_pass *w, const query_row *q,
   ks->end = end;
 }
 
-static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
-                      const row_source *at, key_sequence keys) {
+/* The kernels over n keys, at positions wk->j where these are asked for. */
+static void row_compute(const row_pass *w, row_worker *wk, query_row *q,
+                        const dil_env *env, const row_run *rows, int64_t n,
+                        const key_sequence *ks) {
   const dil_code *code = w->code;
-  const dil_env *env = &at->env.env;
-  const key_sequence *ks = &keys;
-  key_sequence_trim(w, q, &keys);
-  int64_t n = key_count(ks);
-  if (n <= 0) return;
   float c2 = env->scale * DIL_LOG2_E;
-  bool rewrite = ks->predicates || w->run->table->scored || !(c2 > 0);
-  row_run rows = paged_rows_take(&wk->gathered, &at->k, &at->v, ks->first,
-                                 ks->step, n);
-  code->row_qk(q->q, rows.k, rows.k_stride, wk->s, n);
-  if (rewrite || w->run->drop)
-    for (int64_t i = 0; i < n; i++)
-      wk->j[i] = (int32_t)(ks->first + i * ks->step);
-  if (rewrite) {
+  code->row_qk(q->q, rows->k, rows->k_stride, wk->s, n);
+  if (ks->predicates || w->run->table->scored || !(c2 > 0)) {
     code->row_modify[ks->chain](wk->s, n, (int32_t)q->t, wk->j,
                                 ks->predicates, env);
     c2 = DIL_LOG2_E;
@@ -68,7 +61,21 @@ static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
   float alpha = w->run->drop ? code->row_softmax_drop(wk->s, n, c2, 0, q->state,
                                                       q->word, wk->words)
                              : code->row_softmax(wk->s, n, c2, 0, q->state);
-  code->row_pv(wk->s, rows.v, rows.v_stride, q->acc, alpha, n);
+  code->row_pv(wk->s, rows->v, rows->v_stride, q->acc, alpha, n);
+}
+
+static void row_visit(const row_pass *w, row_worker *wk, query_row *q,
+                      const row_source *at, key_sequence ks) {
+  key_sequence_trim(w, q, &ks);
+  int64_t n = key_count(&ks);
+  if (n <= 0) return;
+  row_run rows = paged_rows_take(&wk->gathered, &at->k, &at->v, ks.first,
+                                 ks.step, n);
+  bool asked = ks.predicates || w->run->table->scored || w->run->drop ||
+               !(at->env.env.scale > 0);
+  for (int64_t i = 0; i < n && asked; i++)
+    wk->j[i] = (int32_t)(ks.first + i * ks.step);
+  row_compute(w, wk, q, &at->env.env, &rows, n, &ks);
 }
 
 /* ---- what masks leave ----------------------------------------------------- */
@@ -194,12 +201,51 @@ static int64_t key_phase(const dil_branch *b, const query_row *q,
                  : b->phase[q->head];
 }
 
+/* The number of the first of `count` positions that is not below `low`. */
+static int64_t list_find(const int32_t *positions, int64_t count, int64_t low) {
+  int64_t first = 0;
+  while (first < count) {
+    int64_t middle = (first + count) / 2;
+    if (positions[middle] < low) first = middle + 1;
+    else count = middle;
+  }
+  return first;
+}
+
+/* The keys of the branch's list in positions low..high-1. Such a branch has neither
+ * segments nor a dilation. */
+static void row_visit_list(const row_pass *w, row_worker *wk, query_row *q,
+                           const row_source *at, const dil_branch *branch,
+                           int64_t low, int64_t high) {
+  const cpu_run *r = w->run;
+  int32_t count;
+  const int32_t *list = key_list_line(r, branch->listed, at->env.env.batch,
+                                      q->head, &count);
+  key_sequence ks = {.chain = branch->chain};
+  if (branch->rest >= 0) {
+    const dil_predicate *p = &r->table->predicates[branch->rest];
+    window_clip(p, q->t, &low, &high);
+    if (p->masked) ks.predicates = 1ull << branch->rest;
+  }
+  int64_t end = list_find(list, count, high);
+  for (int64_t i = list_find(list, count, low); i < end; i += ROW_KEYS) {
+    int64_t n = minimum(end - i, ROW_KEYS);
+    row_run rows = paged_rows_gather(&wk->gathered, &at->k, &at->v, list + i, n);
+    memcpy(wk->j, list + i, (size_t)n * sizeof *list);
+    row_compute(w, wk, q, &at->env.env, &rows, n, &ks);
+  }
+}
+
 /* The keys of branch b in positions low..high-1: an arithmetic sequence. */
 static void row_visit_branch(const row_pass *w, row_worker *wk, query_row *q,
                              const row_source *at, int32_t b, int64_t low,
                              int64_t high) {
   const dil_branch *branch = &w->run->table->branches[b];
   int64_t base = segment_low(branch, q->t);
+  if (branch->listed >= 0) {
+    row_visit_list(w, wk, q, at, branch, low, high);
+    return;
+  }
   key_sequence ks = {.step = branch->dilation, .chain = branch->chain};
   low = maximum(low, base);
   if (branch->segment) high = minimum(high, base + branch->segment);

@@ -27,6 +27,14 @@ static double every_ninth(int32_t index, const int64_t *at,
   return (at[0] + 3 * at[1] + 5 * at[2]) % 9 == 0;
 }
 
+/* Keys of a list, downwards. */
+static double all_but_every_fifth(int32_t index, const int64_t *at,
+                                  const int64_t *shape) {
+  (void)index;
+  int64_t key = shape[1] - 1 - at[1];
+  return key % 5 ? (double)key : -1;
+}
+
 static double stairs(int32_t index, const int64_t *at, const int64_t *shape) {
   (void)index, (void)shape;
   return (double)(at[1] / 290);
@@ -86,6 +94,15 @@ static const edge cases[] = {
      "branch { keys g; }"), FEW(5, 1400)},
     {"keys beside a window, once", G("combine union; input g : i32[B, H, *]; "
      "branch { window 60, 0; } branch { keys g; }"), FEW(2, 1300)},
+    {"keys of a window, with scores", G("causal; score s - 0.02 * (i - j); input g "
+     ": i32[H, *]; branch { window 900, 0; keys g; mask (i + j) % 3 != 0; }"),
+     FEW(4, 1800)},
+    {"many keys", G("input g : i32[H, *]; branch { keys g; }"),
+     {.batch = 1, .queries = 2, .keys = 4500, .input = all_but_every_fifth}},
+    {"many keys, lengths", G("causal; dropout 0.1; input g : i32[H, *]; "
+     "branch { keys g; }"),
+     {.batch = 4, .queries = 5, .keys = 1201, .lengths = lengths,
+      .input = all_but_every_fifth, .train = true, .dropout_seed = 2}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -137,6 +154,12 @@ static double some_blocks(int32_t index, const int64_t *at,
   return (at[1] + at[0]) % 11 == 4;
 }
 
+static double sixteen_keys(int32_t index, const int64_t *at,
+                           const int64_t *shape) {
+  (void)index, (void)shape;
+  return at[0] < 16 ? (double)(at[0] * 61) : -1;
+}
+
 static const edge reads[] = {
     {"hash", ONE("f32", "block 64; keep hash(bi, bj) % 9 == 0; branch { }"),
      S(1, 2048)},
@@ -149,6 +172,11 @@ static const edge reads[] = {
     {"lists and a window", ONE("f32", "block 64; input rows : i32[nb + 1]; input "
      "cols : i32[*]; branch { window 100, 0; } branch { keep from rows, cols; }"),
      S(2, 2048)},
+    {"keys", ONE("f32", "input g : i32[*]; branch { keys g; }"),
+     S_(3, 2048, .input = sixteen_keys)},
+    {"keys and a window, once", ONE("bf16", "combine union; input g : i32[*]; "
+     "branch { window 100, 0; } branch { keys g; }"),
+     S_(2, 4096, .input = sixteen_keys)},
     {"hash, once", ONE("f32", "combine union; branch { window 100, 0; } branch { "
      "block 64; keep hash(bi, bj) % 13 == 0; }"), S(2, 2048)},
 };
