@@ -96,6 +96,7 @@ dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
     at.slope = s.slope;
     s = dual_eval(pair->chain[n], &at);
   }
+  s.value = query_counted(s.value);
   return s;
 }
 

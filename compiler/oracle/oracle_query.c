@@ -9,6 +9,7 @@
 #include "runtime/base/pages.h"
 #include "runtime/base/random.h"
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -356,6 +357,11 @@ double query_dot(oracle_query *r, int64_t j) {
   return r->scale * dot_product(r->q, r->key, r->pattern->head_dim);
 }
 
+double query_counted(double score) {
+  const double most = (double)FLT_MAX * 0.69314718055994530942; /* log 2 */
+  return fabs(score) > most ? copysign(INFINITY, score) : score;
+}
+
 double query_score(oracle_query *r, int32_t index, int64_t j) {
   const branch *b = &r->pattern->branch[index];
   r->point.j = (int32_t)j;
@@ -364,7 +370,7 @@ double query_score(oracle_query *r, int32_t index, int64_t j) {
     value v = expr_eval(b->score[n], &r->point, true);
     r->point.s = b->score[n]->type == TYPE_F32 ? v.real : (double)v.integer;
   }
-  return r->point.s;
+  return r->point.s = query_counted(r->point.s);
 }
 
 /* The random word of a row (side 0) or of a key (side 1) at a position. */

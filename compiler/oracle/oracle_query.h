@@ -63,6 +63,9 @@ oracle_range query_range(const oracle_query *r, int32_t index);
 bool query_keeps(oracle_query *r, int32_t index, int64_t j);
 /* scale q . k, before the branch's chain. Leaves row j of K in r->key. */
 double query_dot(oracle_query *r, int64_t j);
+/* The score as it counts: infinite beyond 2.3e38, where it has no f32 in units of
+ * log 2, which softmaxes are in (grammar/README.md, "Scores and masks"). */
+double query_counted(double score);
 /* The score of a key after the branch's chain. Leaves row j of K in r->key, and
  * j and the score in the point. */
 double query_score(oracle_query *r, int32_t index, int64_t j);

@@ -278,6 +278,26 @@ START_TEST(scores_of_minus_infinity) {
 }
 END_TEST
 
+/* From 2.3e38 on a score counts as infinite, as in kernels. */
+START_TEST(scores_beyond_f32) {
+  double lse;
+  pattern *p = scored_pattern(except_key_one(-2.4e38));
+  ck_assert_double_eq(mean_seen(p, 1, 3, 0, &lse), 2.5);
+  ck_assert_double_eq_tol(lse, log(2), 1e-15);
+  p = scored_pattern(make_real(memory, -2.4e38));
+  ck_assert_double_eq(mean_seen(p, 1, 3, 0, &lse), 0);
+  ck_assert(lse == -INFINITY);
+  p = scored_pattern(except_key_one(2.4e38));
+  ck_assert(isnan(mean_seen(p, 1, 3, 0, &lse)) && isnan(lse));
+  p = scored_pattern(except_key_one(2.3e38));
+  ck_assert_double_eq(mean_seen(p, 1, 3, 0, &lse), 2);
+  ck_assert_double_eq(lse, 2.3e38);
+  p = scored_pattern(make_real(memory, -2.3e38));
+  ck_assert_double_eq(mean_seen(p, 1, 3, 0, &lse), 7.0 / 3);
+  ck_assert_double_eq(lse, -2.3e38);
+}
+END_TEST
+
 START_TEST(bad_scores_spoil_their_row_alone) {
   const double bad[2] = {NAN, INFINITY};
   for (int k = 0; k < 2; k++) {
@@ -382,6 +402,7 @@ static Suite *oracle_cases_suite(void) {
   tcase_add_test(tests, causal_does_not_look_ahead);
   tcase_add_test(tests, large_and_equal_scores);
   tcase_add_test(tests, scores_of_minus_infinity);
+  tcase_add_test(tests, scores_beyond_f32);
   tcase_add_test(tests, bad_scores_spoil_their_row_alone);
   tcase_add_test(tests, index_outside_an_input);
   tcase_add_test(tests, int_in_a_score_is_of_f32);
