@@ -48,15 +48,18 @@ enum { PATTERNS = sizeof patterns / sizeof patterns[0] };
 
 /* ---- against the oracle -------------------------------------------------- */
 
+/* Where keys come alone, in a way of exchange, and where queries come. */
+static void agrees_both_ways(const gradient_scene *c, mesh m, int which, int way) {
+  ring_trial t = {.mesh = m};
+  t.mesh.gathered = ways[(which + way) % WAYS];
+  gradient_scene_agrees(c, &t);
+  ring_trial_come(&t, which + way / WAYS);
+  gradient_scene_agrees(c, &t);
+}
+
 START_TEST(meshes_agree_with_the_oracle) {
   gradient_scene c = gradient_scene_open(patterns[_i], 97, 97);
-  for (int i = 0; i < MESHES; i++) {
-    ring_trial t = {.mesh = meshes[i]};
-    t.mesh.gathered = ways[(i + _i) % WAYS];
-    gradient_scene_agrees(&c, &t);
-    ring_trial_come(&t, i + _i / WAYS);
-    gradient_scene_agrees(&c, &t);
-  }
+  for (int i = 0; i < MESHES; i++) agrees_both_ways(&c, meshes[i], i, _i);
   gradient_scene_close(&c);
 }
 END_TEST
@@ -66,12 +69,9 @@ START_TEST(other_lengths) {
   for (int i = 0; i < 4; i++) {
     gradient_scene c =
         gradient_scene_open(patterns[_i], lengths[i][0], lengths[i][1]);
-    ring_trial t = {.mesh = MESH(4, 1, 1, CONTIGUOUS)};
-    t.mesh.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
-    t.mesh.gathered = ways[(i + _i) % WAYS];
-    gradient_scene_agrees(&c, &t);
-    ring_trial_come(&t, i + _i / WAYS);
-    gradient_scene_agrees(&c, &t);
+    mesh four = MESH(4, 1, 1, CONTIGUOUS);
+    four.layout = (dil_layout)(i % DIL_LAYOUT_COUNT);
+    agrees_both_ways(&c, four, i, _i);
     gradient_scene_close(&c);
   }
 }
