@@ -67,22 +67,11 @@ told
 
 # ---- exchange -----------------------------------------------------------------
 
-# What each branch's rows do does not change the bits, nor what moves: where all
-# rotate, and where memory is short and some gather.
-mixed() { # topology
-  for way in ring auto; do
-    DIL_GATHER_MAX=100K run longnet_ring "$1 exchange $way;" -D w=16 --seq 1000 \
-      --out "$TMP/$way.npy" --json >"$TMP/$way.json" || return 1
-    sed 's/.*"gathered_branches": \([0-9]*\), "bytes_moved": \([0-9]*\).*/\1 \2/' \
-      "$TMP/$way.json"
-  done >"$TMP/moved"
-  cat "$TMP/moved"
-  cmp "$TMP/ring.npy" "$TMP/auto.npy" &&
-    awk '{ n[NR] = $1; moved[NR] = $2 }
-         END { exit !(n[1] == 0 && n[2] == 2 && moved[1] == moved[2]) }' \
-      "$TMP/moved"
+two_gather() { # topology
+  mixed 2 "$1" --out -D w=16 --seq 1000
 }
-is "some branches gather, others rotate: the same bits" mixed 'devices 4; ring 4;'
+is "some branches gather, others rotate: the same bits" two_gather \
+  'devices 4; ring 4;'
 
 # ---- state ---------------------------------------------------------------------
 
@@ -96,10 +85,7 @@ is "a rank's state is written, and resumed to the same bits" resumes
 
 # ---- NCCL -----------------------------------------------------------------------
 
-if [ "$gpus" -eq 1 ]; then
-  echo "ok NCCL: left out, it wants two GPUs"
-  exit $bad
-fi
+leave_one_gpu
 same_bits() {
   # shellcheck disable=SC2086 # a list of words
   {
@@ -127,7 +113,7 @@ mesh_of_processes() {
 }
 four_gpus() {
   is "NCCL, some branches gather: the same bits" \
-    mixed 'devices 4; ring 4; link nccl;'
+    two_gather 'devices 4; ring 4; link nccl;'
   three=$ring
   is "NCCL, a mesh of four processes" mesh_of_processes
   ring=$three
@@ -210,24 +196,19 @@ meet=localhost:$((port + 2))
 is "a rank of those is frozen" strike STOP silent
 meet=
 
-# Those left go on, to what so few ranks give. (Where some are struck within the
-# run and some behind it, NCCL's own way is in progress until time is up.)
-goes_on() { # signal, word of the message, way to another communicator
-  struck "$1" --repeat $many --shrink --check --out "$TMP/left.npy" || return 1
-  # shellcheck disable=SC2086 # a list of words
-  run longnet_ring "devices $((ring - 1)); ring $((ring - 1));" $few \
-    --out "$TMP/fewer.npy" &&
-    [ $ended -eq 0 ] && grep -q "go.* on, without 1: rank 1 is $2" "$TMP/rank.0" &&
-    grep -q '^good' "$TMP/rank.0" && cmp "$TMP/left.npy" "$TMP/fewer.npy" &&
+# Those left go on by a new communicator. (Where some are struck within the run and
+# some behind it, NCCL's own way is in progress until time is up.)
+shrinks() { # signal, word of the message, way to another communicator
+  goes_on "$1" "$2" --out && grep -q '^good' "$TMP/rank.0" &&
     { [ -n "${3:-}" ] || ! grep NCCL "$TMP/rank.0" | grep -v progress; } &&
     grep -q "${3:-good}" "$TMP/rank.0"
 }
 DIL_LOG=warning
 export DIL_LOG
-is "those left after a killed rank go on" goes_on KILL gone
-is "those left after a frozen rank go on" goes_on STOP silent
+is "those left after a killed rank go on" shrinks KILL gone
+is "those left after a frozen rank go on" shrinks STOP silent
 meet=localhost:$((port + 3))
-is "those left after a killed rank go on, by a port" goes_on KILL gone
+is "those left after a killed rank go on, by a port" shrinks KILL gone
 meet=localhost:$((port + 4))
 # The half of those that met at a port might be the half that stands still.
 ends() {
@@ -235,7 +216,7 @@ ends() {
   [ $ended -ne 0 ] && grep -q '1 of 2 ranks cannot tell' "$TMP/rank.0"
 }
 if [ $ring -gt 2 ]; then
-  is "those left after a frozen rank go on, by a port" goes_on STOP silent
+  is "those left after a frozen rank go on, by a port" shrinks STOP silent
 else
   is "one of two ends where the other is frozen, by a port" ends
 fi
@@ -243,7 +224,7 @@ meet=
 if [ "$gpus" -eq 0 ]; then
   FAKE_NCCL=22600
   export FAKE_NCCL
-  is "those left go on by a new communicator" goes_on KILL gone \
+  is "those left go on by a new communicator" shrinks KILL gone \
     "no ncclCommShrink, which came with 2.27: the ranks that are left make"
   unset FAKE_NCCL
   EMULATED_NCCL_LOSE=2 # until one is left

@@ -35,7 +35,6 @@ run() { # example, topology, options...
   "$DIL" run "$example" --topology t --device cuda --random 7 "$@"
 }
 
-# Of one GPU there is no ring by NCCL.
 if [ "$gpus" -eq 0 ]; then
   ring=3 small='-D w=16 --seq 100' few='-D w=16 --seq 48' patience=8 many=6
   EMULATED_ORDER=random
@@ -98,6 +97,41 @@ struck() { # signal, options...
   [ -n "${kept:-}" ] || rm -f "$TMP/struck".*
   echo "took $took ms"
   grep . "$TMP"/rank.*
+}
+
+# Some branches gather, where memory is short, or all rotate: the same bits, and as
+# much moves.
+mixed() { # how many gather, or some; topology, option of the result, options...
+  gather=$1 shape=$2 result=$3
+  shift 3
+  for way in ring auto; do
+    DIL_GATHER_MAX=100K run longnet_ring "$shape exchange $way;" "$@" \
+      "$result" "$TMP/$way.npy" --json >"$TMP/$way.json" || return 1
+    sed 's/.*"gathered_branches": \([0-9]*\), "bytes_moved": \([0-9]*\).*/\1 \2/' \
+      "$TMP/$way.json"
+  done >"$TMP/moved"
+  cat "$TMP/moved"
+  cmp "$TMP/ring.npy" "$TMP/auto.npy" && awk -v gather="$gather" '
+    { n[NR] = $1; moved[NR] = $2 }
+    END { exit !(n[1] == 0 && moved[1] == moved[2] &&
+                 (gather == "some" ? n[2] > 0 : n[2] == gather)) }' "$TMP/moved"
+}
+
+# Of one GPU there is no ring by NCCL: ends a script.
+leave_one_gpu() {
+  [ "$gpus" -ne 1 ] || leave NCCL "left out, it wants two GPUs"
+}
+
+# Those left after a struck rank go on, to what so few ranks give.
+goes_on() { # signal, word of the message, option of the result, options...
+  fate=$2 result=$3
+  struck "$1" --repeat $many --shrink --check "$result" "$TMP/left.npy" \
+    ${4:+"$4"} || return 1
+  # shellcheck disable=SC2086 # a list of words
+  run longnet_ring "devices $((ring - 1)); ring $((ring - 1));" $few ${4:+"$4"} \
+    "$result" "$TMP/fewer.npy" &&
+    [ $ended -eq 0 ] && grep -q "go.* on, without 1: rank 1 is $fate" "$TMP/rank.0" &&
+    cmp "$TMP/left.npy" "$TMP/fewer.npy"
 }
 
 # A whole run of the ranks that will be struck, which takes `work` milliseconds.
