@@ -161,6 +161,18 @@ START_TEST(narrow_patterns_have_wide_gradients_where_asked) {
 }
 END_TEST
 
+/* A call that chooses has the lists that the definition chooses. */
+START_TEST(chosen_blocks_have_gradients) {
+  open_data(P("causal; block 4; keep top 1 by mean; branch { }"),
+            (gradient_shape){.call.keys = 13});
+  store_right();
+  for (int64_t row = 0; row < 13; row++)
+    ck_assert(isfinite(*element_of(&g->call.dq, 1, row, 3, 0)));
+  ck_assert(*element_of(&g->call.dv, 1, 0, 1, 2) != 0);
+  ck_assert_str_eq(gradient_laws(s->pattern, &g->call, 1e-6), "");
+}
+END_TEST
+
 /* ---- the laws ------------------------------------------------------------ */
 
 static const char *const lawful[] = {
@@ -276,6 +288,7 @@ static Suite *gradient_harness_suite(void) {
   tcase_add_test(tests, every_layout_is_written);
   tcase_add_test(tests, gradients_that_are_not_wanted_have_no_place);
   tcase_add_test(tests, narrow_patterns_have_wide_gradients_where_asked);
+  tcase_add_test(tests, chosen_blocks_have_gradients);
   tcase_add_loop_test(tests, laws_hold, 0, LAWFUL);
   tcase_add_test(tests, wrong_gradients_break_laws);
   tcase_add_test(tests, laws_are_silent_where_outputs_are_undefined);
