@@ -66,7 +66,8 @@ typedef struct row_source { /* the keys and values of a work item */
  * all. */
 void row_reach(const row_pass *w, const query_row *q, int64_t *low,
                int64_t *high);
-/* Advances the row over the keys at positions low..high - 1 that it sees. The environment has the row's head. */
+/* Advances the row over the keys at positions low..high - 1 that it sees. The
+ * environment has the row's head. */
 void row_visit_keys(const row_pass *w, row_worker *wk, query_row *q,
                     const row_source *at, int64_t low, int64_t high);
 
