@@ -243,7 +243,7 @@ DEVICE void settle_sums(fragments &f) {
   settle(f.weighted);
 #endif
 }
-// Likewise; `block` is what they multiplied.
+// The same products have been awaited, and need `block` no more.
 DEVICE void settle_block(const consumer &c, fragments &f,
                          const ring<STAGES> &block) {
   settle_sums(f);

@@ -4,8 +4,8 @@
 
 #include "runtime/ring/ring_device.h"
 
-/* What a rank asks of its device before and after its steps: memory for sums, the
- * sums of inputs, and on a GPU the place of their gradients. */
+/* The requests of a rank to its device before and after its steps: memory for sums,
+ * the sums of inputs, and on a GPU the place of their gradients. */
 typedef enum device_request {
   DEVICE_TAKE, DEVICE_READ, DEVICE_WRITE, DEVICE_REQUESTS
 } device_request;
