@@ -432,9 +432,10 @@ static void key_visit_fewer(tile_worker *wk, branch_groups *g,
 static void key_visit_descend(tile_worker *wk, const branch_groups *of,
                               packed_range keys, int64_t step) {
   branch_groups g;
+  int64_t tiles = (keys.n1 - keys.n0 + step - 1) / step;
+  if (tiles == 1 && wk->unpacked && wk->unpacked[keys.n0 / step]) return;
   branch_groups_copy(&g, of);
   if (!settle_range(wk, &g, &keys)) return;
-  int64_t tiles = (keys.n1 - keys.n0 + step - 1) / step;
   if (tiles > 1 && !is_settled(&g)) {
     packed_range left = keys, right = keys;
     left.n1 = right.n0 = keys.n0 + tiles / 2 * step;

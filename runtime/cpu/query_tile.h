@@ -62,6 +62,8 @@ typedef struct tile_worker {
   /* the packed block */
   const char *k, *v;
   int64_t packed_first;     /* index in the block of their first row */
+  const uint8_t *unpacked;  /* of each tile of keys: it is left out, since no query
+                             * of the block sees it; NULL: there is none */
   bool finite;              /* no NaN or Inf among the block's values */
   int64_t k_bytes, v_bytes; /* of one packed row */
   int64_t range_rows;       /* keys that stay in the cache while a group of

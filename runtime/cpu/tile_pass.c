@@ -8,6 +8,7 @@
 #include "key_list.h"
 #include "patch_tile.h"
 #include "tile_block.h"
+#include "tile_need.h"
 #include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/observe/trace.h"
@@ -21,6 +22,7 @@ enum { PACK_CHUNK = 4096 }; /* key positions a packing item */
 
 typedef struct block_buffer {
   char *k, *v;
+  uint8_t *unpacked;         /* [tiles] where some are left out: tile_need.h */
   atomic_llong packed, done; /* items finished, over all its blocks */
   atomic_llong bad;          /* 1 + the last block with NaN or Inf values */
 } block_buffer;
@@ -67,6 +69,11 @@ static int64_t value_area(const tile_pass *ts) {
                   64);
 }
 
+/* A byte for each tile that may be left out. */
+static int64_t tile_area(const tile_pass *ts) {
+  return round_up(ts->of.rows / ts->of.run->code[DIL_TILES]->tile_keys + 1, 64);
+}
+
 static int64_t tile_worker_area(const tile_pass *ts) {
   return tile_worker_bytes(ts->of.run, ts->of.pass);
 }
@@ -98,7 +105,7 @@ int64_t tile_pass_bytes(const cpu_run *r, const dil_pass *pass) {
   return round_up(ts.buffers * (int64_t)sizeof(block_buffer), 64) +
          round_up(threads * (int64_t)sizeof(tile_worker), 64) +
          threads * tile_worker_area(&ts) +
-         ts.buffers * (key_area(&ts) + value_area(&ts)) +
+         ts.buffers * (key_area(&ts) + value_area(&ts) + tile_area(&ts)) +
          cut_patches(&ts, NULL);
 }
 
@@ -118,7 +125,8 @@ static void tile_pass_cut_scratch(tile_pass *ts) {
     atomic_init(&buf->bad, 0);
     buf->k = at;
     buf->v = at + key_area(ts);
-    at += key_area(ts) + value_area(ts);
+    buf->unpacked = (uint8_t *)buf->v + value_area(ts);
+    at += key_area(ts) + value_area(ts) + tile_area(ts);
   }
   cut_patches(ts, at);
 }
@@ -142,17 +150,50 @@ static void counter_wait(atomic_llong *counter, int64_t target) {
   }
 }
 
+/* Packs rows n0..n1-1 of a class, whose packed row 0 has the index `base`; true when
+ * all values are finite. */
+static bool block_pack_rows(const tile_pass *ts, const tile_block *bk,
+                            block_buffer *buffer, segment_cell c,
+                            const class_table *s, int32_t i, int64_t base,
+                            int64_t n0, int64_t n1) {
+  const cpu_run *r = ts->of.run;
+  dil_pack pack = r->code[DIL_TILES]->pack;
+  int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
+  row_view k = cpu_run_key_view(r, &r->call->k, bk->b, kv);
+  row_view v = cpu_run_key_view(r, &r->call->v, bk->b, kv);
+  pack_keys(&k, s, i, c.low, n0, n1, pack,
+            buffer->k + base * pack_key_bytes(k.width, pack));
+  return pack_values(&v, s, i, c.low, n0, n1, pack,
+                     buffer->v + base * pack_value_bytes(v.width, pack));
+}
+
+/* The same of the tiles that some query of the block may see; the others are marked
+ * by whoever packs from their first row on. There is one class of one cell. */
+static bool block_pack_needed(const tile_pass *ts, const tile_block *bk,
+                              block_buffer *buffer, segment_cell c,
+                              const class_table *s, int64_t step, int64_t n0,
+                              int64_t n1) {
+  bool finite = true;
+  for (int64_t n = n0, next; n < n1; n = next) {
+    int64_t tile = n / step, first = tile * step;
+    next = minimum(first + step, n1);
+    bool needed = tile_needs(&ts->of, bk, c.low + first,
+                             minimum(c.low + first + step, c.high));
+    if (n == first) buffer->unpacked[tile] = !needed;
+    if (needed)
+      finite &= block_pack_rows(ts, bk, buffer, c, s, 0, 0, n, next);
+  }
+  return finite;
+}
+
 /* Packs the rows at positions from..to-1 of a cell, whose first packed row has
  * the index `base`; true when all values are finite. */
 static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
                             block_buffer *buffer, const walk *w,
                             segment_cell c, const class_table *s, int64_t base,
                             int64_t from, int64_t to) {
-  const cpu_run *r = ts->of.run;
-  dil_pack pack = r->code[DIL_TILES]->pack;
-  int32_t kv = bk->head / (r->table->heads / r->table->kv_heads);
-  row_view k = cpu_run_key_view(r, &r->call->k, bk->b, kv);
-  row_view v = cpu_run_key_view(r, &r->call->v, bk->b, kv);
+  dil_pack pack = ts->of.run->code[DIL_TILES]->pack;
+  int64_t step = tile_need_step(&ts->of, bk);
   bool finite = true;
   for (int32_t i = 0; i < s->count; i++) {
     if (!s->branches[i]) continue;
@@ -161,11 +202,8 @@ static bool block_pack_cell(const tile_pass *ts, const tile_block *bk,
         minimum(round_up(class_table_rows(s, i, from - c.low), pack), all);
     int64_t n1 =
         minimum(round_up(class_table_rows(s, i, to - c.low), pack), all);
-    pack_keys(&k, s, i, c.low, n0, n1, pack,
-              buffer->k + base * pack_key_bytes(k.width, pack));
-    finite &=
-        pack_values(&v, s, i, c.low, n0, n1, pack,
-                    buffer->v + base * pack_value_bytes(v.width, pack));
+    finite &= step ? block_pack_needed(ts, bk, buffer, c, s, step, n0, n1)
+                   : block_pack_rows(ts, bk, buffer, c, s, i, base, n0, n1);
     base += round_up(all, w->round);
   }
   return finite;
@@ -297,6 +335,7 @@ static void strip_compute_item(const tile_pass *ts, int64_t index, int64_t item,
   int64_t strip = ts->of.backwards ? a_head - 1 - item % a_head : item % a_head;
   wk->k = buffer->k;
   wk->v = buffer->v;
+  wk->unpacked = tile_need_step(&ts->of, &bk) ? buffer->unpacked : NULL;
   wk->finite = atomic_load(&buffer->bad) != index + 1;
   wk->low = bk.low;
   wk->high = bk.high;
