@@ -210,10 +210,37 @@ static float outward(double x, double side) {
   return f;
 }
 
+/* Widens low..high to n (> 0) neighbours, in lanes that are compared together. */
+static void input_scan_i32(const int32_t *x, int64_t n, double *low,
+                           double *high) {
+  enum { LANES = 8 };
+  int32_t least[LANES], most[LANES];
+  int64_t i = 0;
+  for (int lane = 0; lane < LANES; lane++) least[lane] = most[lane] = x[0];
+  for (; i + LANES <= n; i += LANES)
+    for (int lane = 0; lane < LANES; lane++) {
+      int32_t one = x[i + lane];
+      least[lane] = one < least[lane] ? one : least[lane];
+      most[lane] = one > most[lane] ? one : most[lane];
+    }
+  for (; i < n; i++) {
+    least[0] = x[i] < least[0] ? x[i] : least[0];
+    most[0] = x[i] > most[0] ? x[i] : most[0];
+  }
+  for (int lane = 0; lane < LANES; lane++) {
+    *low = least[lane] < *low ? least[lane] : *low;
+    *high = most[lane] > *high ? most[lane] : *high;
+  }
+}
+
 /* Elements from..to - 1 of a line, the first of which is at `offset`. */
 static void input_scan(const dil_tensor *t, int32_t axis, int64_t offset,
                        int64_t from, int64_t to, double *low, double *high) {
   int64_t stride = t->stride[axis];
+  if (t->dtype == DIL_I32 && stride == 1 && from < to) {
+    input_scan_i32((const int32_t *)t->data + offset + from, to - from, low, high);
+    return;
+  }
   for (int64_t i = from; i < to; i++) {
     double x = dil_element_read(t->data, t->dtype, offset + i * stride);
     *low = x < *low || isnan(x) ? (isnan(x) ? -INFINITY : x) : *low;

@@ -18,7 +18,7 @@ typedef struct query_row {
   uint64_t selected; /* branches that select it */
   uint32_t word;     /* of dropout */
   float state[2];    /* m in units of log2, l */
-  bool told;         /* masks told something of ranges of the step of keys */
+  int64_t settled;   /* keys of the step of which masks told all or none */
   uint8_t vain[DIL_PART_MAX], rest[DIL_PART_MAX]; /* steps without asking a
                       * predicate: after it was asked in vain, and still to go */
   float *q, *acc;

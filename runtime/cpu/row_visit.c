@@ -91,7 +91,7 @@ static bool has_masks(const row_pass *w, uint64_t predicates) {
  * false: no key is kept. */
 static bool key_sequence_settle(const row_pass *w, query_row *q,
                                 const row_source *at, key_sequence *ks) {
-  uint64_t kept = 0, before = ks->predicates;
+  uint64_t kept = 0;
   int32_t t = (int32_t)q->t, first = (int32_t)ks->first;
   int32_t last = first + (int32_t)((key_count(ks) - 1) * ks->step);
   for (uint64_t rest = ks->predicates; rest; rest &= rest - 1) {
@@ -99,13 +99,13 @@ static bool key_sequence_settle(const row_pass *w, query_row *q,
                                    first, last);
     if (cover == DIL_FULL) {
       ks->predicates = 0;
-      q->told = true;
+      q->settled += key_count(ks);
       return true;
     }
     if (cover == DIL_PARTIAL) kept |= rest & -rest;
   }
   ks->predicates = kept;
-  if (kept != before) q->told = true;
+  if (!kept) q->settled += key_count(ks);
   return kept != 0;
 }
 
@@ -151,8 +151,8 @@ static void row_visit_settled(const row_pass *w, row_worker *wk, query_row *q,
   if (right.first < right.end) row_visit_settled(w, wk, q, at, right);
 }
 
-/* Masks that tell nothing of a step's ranges are asked again after 1, 3, 7 and at
- * last every 15 steps. */
+/* Masks that tell little of a step's ranges, less than a quarter, are asked again
+ * after 1, 3, 7 and at last every 15 steps. */
 static void row_visit_step(const row_pass *w, row_worker *wk, query_row *q,
                            const row_source *at, const key_sequence *ks) {
   int32_t p = __builtin_ctzll(ks->predicates);
@@ -160,9 +160,10 @@ static void row_visit_step(const row_pass *w, row_worker *wk, query_row *q,
     q->rest[p]--;
     row_visit_later(w, wk, q, at, ks);
   } else {
-    q->told = false;
+    q->settled = 0;
     row_visit_settled(w, wk, q, at, *ks);
-    q->vain[p] = q->told ? 0 : (uint8_t)minimum(2 * q->vain[p] + 1, 15);
+    bool vain = 4 * q->settled < key_count(ks);
+    q->vain[p] = vain ? (uint8_t)minimum(2 * q->vain[p] + 1, 15) : 0;
     q->rest[p] = q->vain[p];
   }
   row_visit_flush(w, wk, q, at);
