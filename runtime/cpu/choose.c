@@ -14,6 +14,7 @@
 enum {
   LANES = 16,      /* key blocks of a panel */
   STRIP_ROWS = 16, /* rows that meet a panel at once */
+  AHEAD = 8,       /* rows of a mean that are asked for before they are added */
 };
 
 /* One choice of a run. Means of key blocks stand in panels [D][LANES], for each
@@ -110,6 +111,13 @@ static void add_row(float *restrict sum, const float *restrict row,
   for (; d < width; d++) sum[d] += row[d];
 }
 
+/* Asks for a row that is added soon: the rows of a head stand apart. */
+static void fetch_row(const row_view *rows, int64_t position) {
+  const char *row = row_view_at(rows, position);
+  int64_t bytes = rows->width * (int64_t)dil_dtype_size(rows->dtype);
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+}
+
 /* The sum of the rows at places first..last, in their order, over their number; 0 of
  * none. `room` is for one row. */
 static void mean_of(const choosing *x, const row_view *rows, int64_t first,
@@ -118,6 +126,8 @@ static void mean_of(const choosing *x, const row_view *rows, int64_t first,
   for (int32_t d = 0; d < width; d++) mean[d] = 0;
   for (int64_t n = first; n <= last; n++) {
     const void *row = row_view_at(rows, choose_position(x->run, x->of, n));
+    if (n + AHEAD <= last)
+      fetch_row(rows, choose_position(x->run, x->of, n + AHEAD));
     if (rows->dtype != DIL_F32) row_to_f32(row, rows->dtype, width, room);
     add_row(mean, rows->dtype == DIL_F32 ? row : room, width);
   }
