@@ -72,6 +72,16 @@ for name in mean each; do
     --threads 1 --repeat 3
 done
 
+# Few queries over many keys: decoding, by rows, and a few tiles.
+for n in 1 8 16; do
+  row few-dense-$n $here/patterns.dil -k dense -D n=4 --dtype f32 --seq $n \
+    --keys 16384 --threads 1 --repeat 31
+  row few-blocks64-$n $here/patterns.dil -k blocks64 -D n=4 --dtype f32 --seq $n \
+    --keys 16384 --threads 1 --repeat 31
+  row few-gate-$n $here/patterns.dil -k by_gate -D n=4 --dtype f32 --seq $n \
+    --keys 16384 --threads 1 --repeat 31 --input g=random
+done
+
 # A window beside 64 keys of a list: positions 7, 263, 519 and on.
 keys=$(mktemp)
 printf '\223NUMPY\1\0\166\0%-117s\n' \
