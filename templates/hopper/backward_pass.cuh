@@ -6,10 +6,15 @@
 #pragma once
 
 // Releases a block in which no pair of this warpgroup is kept. Where no warpgroup
-// takes part, nobody else waits for its copies.
+// takes part, nobody else waits for its copies and its facts: the warps that bring
+// them must not find the stage released before they have filled it.
 DEVICE void pass_block(const consumer &c, int4 m, const ring<STAGES> &block) {
   const int all = ((1 << WARPGROUPS) - 1) << BLOCK_TAKES;
-  if (!(m.x & all)) wait_values(c, block);
+  if (!(m.x & all)) {
+    wait_values(c, block);
+    if (FACT_BYTES)
+      barrier_wait(facts_barrier(c.base, block.stage()), block.phase());
+  }
   release_values(c, block);
   release_keys(c, block);
 }
