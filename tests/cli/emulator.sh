@@ -123,6 +123,16 @@ cat >"$TMP/chosen.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype f16; causal; block 64;
             keep top 2 by mean; branch { } }
 END
+# Keys that no query chooses: nobody waits for the facts of their blocks. The seeds are
+# those with which the warp of facts once waited for ever.
+cat >"$TMP/unseen.dil" <<'END'
+pattern p { heads 2; head_dim 128; dtype bf16; block 128;
+            keep mass 0.7, 2 by mean each; branch { } }
+END
+unseen_keys() {
+  EMULATED_SEED=3 "$BUILD/dil" run "$TMP/unseen.dil" --seq 140 --keys 300 --random 2 \
+    --device cuda --backward --check
+}
 cat >"$TMP/each.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal;
             branch { dilation 20; phase each - 3; } }
@@ -219,6 +229,7 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     hopper_gradients hidden 'dq:pairs:score dkv:pairs:scor' --train --seed 5
     hopper_gradients blocks 'dq:pairs dkv:pairs'
     made_by_hopper chosen --seq 333 --batch 2
+    unseen_keys
     for name in masks hidden blocks; do
       made_by_hopper $name --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
     done
