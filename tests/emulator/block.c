@@ -60,8 +60,8 @@ void chip_fault(const char *format, ...) {
   longjmp(escape, 1);
 }
 
-/* Goes on with the next lane of the warp that runs, or the scheduler. What is of the
- * thread that runs comes from `from`. */
+/* Goes on with the next lane of the warp that runs, or else with the scheduler. The
+ * stack that is left is kept in *from; `first` is the warp's first thread. */
 static void leave(void **from, thread *first) {
   while (others) {
     thread *t = first + __builtin_ctz(others);
