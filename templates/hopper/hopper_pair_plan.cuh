@@ -207,23 +207,21 @@ DEVICE void pair_begin(pair_planner &p, const tile &x) {
   plan_tile(p.run, x, plan);
 }
 
-// The result of the masks for the 32 blocks of a group, a lane for each block.
-// For each warpgroup: the blocks that it takes part in, and the blocks in which
-// it evaluates pairs.
-struct pair_words {
-  int takes[3], asks[3], all;
-};
-DEVICE pair_words pair_cover(const hopper_launch &run, const tile &x,
-                             const pair_run &r, int stride, int group,
-                             u32 known) {
+// Writes the result of the masks for the 32 blocks of a group to the run at `to`, a
+// lane for each block. For each warpgroup: the blocks that it takes part in, and the
+// blocks in which it evaluates pairs. Returns the blocks that any of them needs. In
+// gradients one warpgroup comes after the other, as the planner has few registers.
+DEVICE u32 pair_cover(const hopper_launch &run, const tile &x,
+                      const pair_run &r, int stride, int group, u32 to) {
+  constexpr int at_once = BACKWARD ? 1 : WARPGROUPS;
   int lane = thread_index() % 32;
-  pair_words words = {{0, 0, 0}, {0, 0, 0}, 0};
+  u32 all = 0;
 #if LISTS
   int list = list_of_run(x, r, stride);
   listed_words listed = {};
   if (list >= 0) listed = words_of(run, x, r, list, group);
 #endif
-#pragma unroll
+#pragma unroll at_once
   for (int w = 0; w < WARPGROUPS; w++) {
     pair_box box = box_of(x, r, stride, group * 32 + lane, 1, w * 64, 64);
 #if LISTS
@@ -232,15 +230,19 @@ DEVICE pair_words pair_cover(const hopper_launch &run, const tile &x,
 #else
     int cover = cover_blocks(run, r, box);
 #endif
-    words.takes[w] = __ballot_sync(~0u, cover != DIL_EMPTY);
-    words.asks[w] = __ballot_sync(~0u, cover == DIL_PARTIAL);
-    words.all |= words.takes[w];
+    u32 takes = __ballot_sync(~0u, cover != DIL_EMPTY);
+    u32 asks = __ballot_sync(~0u, cover == DIL_PARTIAL);
+    all |= takes;
+    if (lane == 0) {
+      shared_set(to + 32 + 4 * w, takes);
+      shared_set(to + 48 + 4 * w, asks);
+    }
 #if KNOWN_PARTS
-    shared_set(known + 128 * w + 4 * lane,
+    shared_set(to + 64 + 128 * w + 4 * lane,
                dil_known(queries_in(box), keys_in(box), r_int(r.at.h), r.at));
 #endif
   }
-  return words;
+  return all;
 }
 
 // Adds the 32 blocks of a group to the plan as a run, if any pair of them is
@@ -252,9 +254,8 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
     pair_begin(p, x);
   }
   u32 to = plan_of(p.base, p.plans & 1) + 48 + p.runs * RUN_BYTES;
-  pair_words words = pair_cover(p.run, x, r, p.run.classes[x.klass].stride,
-                                group, to + 64);
-  if (!words.all) return;
+  u32 all = pair_cover(p.run, x, r, p.run.classes[x.klass].stride, group, to);
+  if (!all) return;
   p.runs++;
   int keys = group * 32 * TILE_KEYS;
   int position = r.keys.position + keys * r.range.stride;
@@ -267,9 +268,7 @@ DEVICE void pair_group(pair_planner &p, const tile &x, const pair_run &r,
   shared_store(to + 16, r.range.predicates, r.range.chain,
                __float_as_int(r.range.bias),
                __float_as_int(__fdividef(1, r.range.stride)));
-  shared_store(to + 32, words.takes[0], words.takes[1], words.takes[2],
-               words.all);
-  shared_store(to + 48, words.asks[0], words.asks[1], words.asks[2], 0);
+  shared_set(to + 44, all);
 }
 
 // Bit n: some pair of the 32 blocks of group `first + n` may be kept.

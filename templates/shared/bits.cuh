@@ -5,8 +5,9 @@
  * A condition is taken apart at its && and ||. A part that depends on the row
  * alone is asked once a row. A part that depends on the key alone is asked once
  * a key by the whole warp. A part that keeps a range of the keys of a row is a
- * comparison with the ends of the range. The other parts are asked pair by pair. Parts that
- * ranges settle, and sides that no longer matter to the warp, are not asked.
+ * comparison with the ends of the range. A part of the blocks of rows and keys is
+ * asked once for each block of the warp's rows and each key. The other parts are
+ * asked pair by pair. Parts that ranges settle, and sides that no longer matter to the warp, are not asked.
  *
  * Column 32 q + 8 a + 2 c + e (c: lane % 4) is bit 8 a + 2 q + e of its
  * thread; fragments (softmax.cuh) hold it as element e of group 4 q + a. */
@@ -116,6 +117,27 @@ DIL_INLINE dil_bits pair_bits(const dil_block &x, Condition kept) {
   return bits;
 }
 
+/* The same for a condition that is one for all rows of a block of `size` positions.
+ * A lane asks for one column of 32, once for each block of the warp's 16 rows. */
+template <int size, class Condition>
+DIL_INLINE dil_bits block_bits(const dil_block &x, Condition kept) {
+  dil_bits bits = {{0, 0}};
+  unsigned asked = 0;
+  int before = 0;
+#pragma unroll 1
+  for (int n = 0; n < 16; n++) {
+    int row = __shfl_sync(~0u, n < 8 ? x.i[0] : x.i[1], n % 8 * 4);
+    int block = dil_div(row, size);
+    if (!n || block != before)
+      asked = column_bits(x, [&](int j) { return kept(row, j); }).row[0];
+    before = block;
+    bool own = (threadIdx.x & 31) / 4 == n % 8;
+    if (own && n < 8) bits.row[0] = asked;
+    if (own && n >= 8) bits.row[1] = asked;
+  }
+  return bits;
+}
+
 /* Whether ranges have settled a part for the block, and what it then is. `part`:
  * its number among the parts that ranges may settle; -1: none. */
 template <int part> DIL_INLINE bool is_settled(const dil_block &x) {
@@ -142,6 +164,12 @@ DIL_INLINE dil_bits bits_columns(const dil_block &x, Condition kept) {
 template <int part, class Condition>
 DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
   return is_settled<part>(x) ? settled_bits<part>(x) : pair_bits(x, kept);
+}
+/* One that depends on the blocks of rows and of keys, of so many positions. */
+template <int part, int rows, int keys, class Condition>
+DIL_INLINE dil_bits bits_blocks(const dil_block &x, Condition kept) {
+  return is_settled<part>(x) ? settled_bits<part>(x)
+                             : block_bits<rows>(x, kept);
 }
 
 DIL_INLINE unsigned bits_within(const dil_block &x, dil_key_span keys) {

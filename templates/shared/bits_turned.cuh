@@ -24,6 +24,14 @@ DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
   return is_settled<part>(x) ? settled_bits<part>(x) : pair_bits(x, turned);
 }
 
+/* One that depends on the blocks of rows and of keys, of so many positions. */
+template <int part, int rows, int keys, class Condition>
+DIL_INLINE dil_bits bits_blocks(const dil_block &x, Condition kept) {
+  auto turned = [&](int key, int row) { return kept(row, key); };
+  return is_settled<part>(x) ? settled_bits<part>(x)
+                             : block_bits<keys>(x, turned);
+}
+
 /* Parts that keep a range of the keys of each query row. */
 template <int part, class Span>
 DIL_INLINE dil_bits bits_ranges(const dil_block &x, Span span) {

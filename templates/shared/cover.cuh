@@ -315,26 +315,6 @@ DIL_INLINE unsigned *turned_bits(const dil_device_input &in) {
   return (unsigned *)in.bounds;
 }
 
-/* The bits low .. high of a row of `size`, word by word; outside reads 0. */
-DIL_INLINE dil_range r_bits_along(const unsigned *words, long long size,
-                                  dil_range along) {
-  if (along.high < 0 || along.low >= size) return {0, 0};
-  int low = along.low > 0 ? (int)along.low : 0;
-  int high = along.high < size ? (int)along.high : (int)size - 1;
-  int from = low / 32, to = high / 32;
-  if (to - from >= DIL_WORDS_MOST) return {0, 1};
-  unsigned some = 0, missing = low != along.low || high != along.high;
-#pragma unroll 1
-  for (int word = from; word <= to; word++) {
-    unsigned asked = ~0u;
-    if (word == from) asked &= ~0u << low % 32;
-    if (word == to) asked &= ~0u >> (31 - high % 32);
-    some |= words[word] & asked;
-    missing |= ~words[word] & asked;
-  }
-  return {!missing, some != 0};
-}
-
 /* The number of the table of bits that the axes before the last two name, as
  * r_row. */
 DIL_INLINE bool r_table(const dil_device_input &in, int rank,
@@ -350,27 +330,39 @@ DIL_INLINE bool r_table(const dil_device_input &in, int rank,
   return true;
 }
 
-/* The bits of several rows of table number `table`, up to as many as single
- * elements. With TURNED_BITS, those of several columns. */
+/* The bits of some rows of table number `table`, word by word; outside reads 0.
+ * With TURNED_BITS, those of some columns. Up to as many rows as single elements. */
 DIL_INLINE dil_range r_bits(const dil_device_input &in, int rank,
                             long long table, dil_range rows,
                             dil_range columns) {
   dil_range lines = TURNED_BITS ? columns : rows;
   dil_range along = TURNED_BITS ? rows : columns;
-  long long count = in.dim[TURNED_BITS ? rank - 1 : rank - 2];
-  long long size = in.dim[TURNED_BITS ? rank - 2 : rank - 1];
-  const unsigned *words =
-      TURNED_BITS ? turned_bits(in) : (const unsigned *)in.data;
+  int count = (int)in.dim[TURNED_BITS ? rank - 1 : rank - 2];
+  int size = (int)in.dim[TURNED_BITS ? rank - 2 : rank - 1];
+  int line = dil_max((int)lines.low, 0), low = dil_max((int)along.low, 0);
+  int last = dil_min((int)lines.high, count - 1);
+  int high = dil_min((int)along.high, size - 1);
+  if (table < 0 || line > last || low > high) return {0, 0};
+  if (last - line >= DIL_ELEMENTS_MOST || high / 32 - low / 32 >= DIL_WORDS_MOST)
+    return {0, 1};
   long long apart =
       TURNED_BITS ? turned_words(in, rank) : in.stride[rank - 2] / 32;
-  long long more = lines.high - lines.low;
-  if (table < 0) return {0, 0};
-  if (more >= DIL_ELEMENTS_MOST) return {0, 1};
-  return r_each<dil_range>((int)more + 1, [&](int n) {
-    long long line = lines.low + n;
-    if (line < 0 || line >= count) return dil_range{0, 0};
-    return r_bits_along(words + (table * count + line) * apart, size, along);
-  });
+  const unsigned *words =
+      TURNED_BITS ? turned_bits(in) : (const unsigned *)in.data;
+  words += (table * count + line) * apart;
+  unsigned some = 0, missing = line != lines.low || last != lines.high ||
+                               low != along.low || high != along.high;
+#pragma unroll 1
+  for (; line <= last; line++, words += apart)
+#pragma unroll 1
+    for (int word = low / 32; word <= high / 32; word++) {
+      unsigned asked = ~0u;
+      if (word == low / 32) asked &= ~0u << low % 32;
+      if (word == high / 32) asked &= ~0u >> (31 - high % 32);
+      some |= words[word] & asked;
+      missing |= ~words[word] & asked;
+    }
+  return {!missing, some != 0};
 }
 
 DIL_INLINE dil_range r_read_bit(const dil_device_input &in, int rank,

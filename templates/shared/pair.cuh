@@ -131,13 +131,18 @@ DIL_READER(dil_read_i32, int, int, )
 DIL_READER(dil_read_u8, unsigned char, int, )
 #undef DIL_READER
 
-/* A bit of a table of blocks, whose strides count bits. */
+/* A bit of a table of blocks, whose strides count bits. Its rows follow one
+ * another. */
 DIL_INLINE int dil_read_bit(const dil_device_input &in, int rank, int a, int b,
                             int c, int d) {
   const int at[4] = {a, b, c, d};
-  long long offset = dil_offset(in, rank, at);
-  DIL_FETCH(unsigned, word, offset >> 5);
-  return word >> (offset & 31) & 1;
+  unsigned row = 0, words = (unsigned)(in.stride[rank - 2] >> 5);
+#pragma unroll
+  for (int k = 0; k < 3; k++)
+    if (k < rank - 1) row = row * (unsigned)in.dim[k] + (unsigned)at[k];
+  unsigned last = (unsigned)at[rank - 1];
+  DIL_FETCH(unsigned, word, (unsigned long long)row * words + (last >> 5));
+  return word >> (last & 31) & 1;
 }
 
 #endif

@@ -327,6 +327,7 @@ static const struct {
     {128, "mask i * j % 3 > 0;", 64},
     {64, "block 64; keep hash(h, bi, bj) % 10 < 3;", 64},
     {128, "block 128; keep hash(h, bi, bj) % 10 < 3;", 64},
+    {128, "block 64; keep top 3 by mean;", 64},
     {64, "mask i * j % 3 > 0; score 30 * tanh(s / 30);", 64}};
 enum { PAIR_SIZES = sizeof pair_sizes / sizeof *pair_sizes };
 

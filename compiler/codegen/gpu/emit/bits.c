@@ -1,7 +1,7 @@
 /* bits.c - masks as CUDA C over a block of keys. In: the plan's typed trees.
  * Out: dil_mask_bits and dil_known, written with the functions of
  * templates/shared/bits.cuh. A tree is split at its && and || into terms. A
- * term is evaluated once for each row, key or pair, as its variables need. The
+ * term is evaluated once for each row, key, block or pair, as its variables need. The
  * first terms that depend on keys have a number. By it dil_known reports terms
  * that interval arithmetic settles for a whole block. */
 #include "emit.h"
@@ -62,6 +62,16 @@ static void put_span(source_text *s, const plan *p, const expr *e,
   put(s, "; })");
 }
 
+/* Writes the beginning of a term of rows and keys, up to its condition. */
+static void put_pairs(source_text *s, const expr *e, int32_t part) {
+  int32_t query_block, block;
+  if (is_condition_of_blocks(e, &query_block, &block))
+    put(s, "bits_blocks<%d, %d, %d>", part, query_block, block);
+  else
+    put(s, "bits_pairs<%d>", part);
+  put(s, "(x, [&](int i, int j) { return ");
+}
+
 /* Writes a term: a condition that is not &&, || or !. */
 static void put_part(source_text *s, const plan *p, const expr *e,
                      int32_t *part) {
@@ -71,10 +81,10 @@ static void put_part(source_text *s, const plan *p, const expr *e,
     put_span(s, p, e, &x, part);
     return;
   }
-  if (key) {
-    int32_t number = next_part(part);
-    put(s, "bits_%s<%d>(x, [&](%sint j) { return ", row ? "pairs" : "columns",
-        number, row ? "int i, " : "");
+  if (row && key) {
+    put_pairs(s, e, next_part(part));
+  } else if (key) {
+    put(s, "bits_columns<%d>(x, [&](int j) { return ", next_part(part));
   } else {
     put(s, row ? "bits_rows(x, [&](int i) { return " : "bits_all(");
   }

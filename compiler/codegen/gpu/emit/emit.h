@@ -84,6 +84,9 @@ enum {
   BLOCK_LIST_LEAST = 16,
   BLOCK_LIST_NODES = 128  /* of `&&` */
 };
+/* Whether a condition is one for all pairs of a query block and a key block, and the
+ * sizes of these; 0 where it is none. */
+bool is_condition_of_blocks(const expr *e, int32_t *query_block, int32_t *block);
 typedef struct block_list {
   const expr *kept;       /* reads i and j as i / query_block, j / block alone */
   int32_t query_block, block;

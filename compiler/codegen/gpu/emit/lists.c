@@ -75,6 +75,15 @@ static bool is_of_blocks(const expr *e, block_sizes *sizes) {
          sizes->block < 1 << 20;
 }
 
+bool is_condition_of_blocks(const expr *e, int32_t *query_block,
+                            int32_t *block) {
+  block_sizes sizes;
+  bool is = is_of_blocks(e, &sizes);
+  *query_block = is ? (int32_t)sizes.query_block : 0;
+  *block = is ? (int32_t)sizes.block : 0;
+  return is;
+}
+
 /* ---- taking them out of a plan ------------------------------------------- */
 
 static expr *joined(block_lists *l, expr *a, expr *b) {
