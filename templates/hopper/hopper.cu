@@ -116,6 +116,9 @@
 #define HOLDS_KEYS 0
 #define HELD_BYTES 0
 #define SAYS_LAST (QUERY_STAGES == 1) // messages tell a tile's last block
+// Threads of a warpgroup that release a stage. Where warpgroups pass over many blocks
+// of others, it is one of each warp, and the warps need not meet.
+#define RELEASES (PAIRWISE && !TURNS ? 4 : 1)
 
 #include "templates/hopper/hopper_launch.h"
 // The plan's tables and expressions (plan.cuh) also stand before this file where
@@ -204,7 +207,7 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
 // ---- the kernel ------------------------------------------------------------
 
 DEVICE void init_barriers(u32 base) {
-  const int readers = WARPGROUPS * (ALL_ARRIVE ? 128 : 1);
+  const int readers = WARPGROUPS * (ALL_ARRIVE ? 128 : RELEASES);
   for (int i = 0; i < 2; i++) {
     barrier_init(base + AT_PLAN_FULL + 8 * i, 32);
     barrier_init(base + AT_PLAN_EMPTY + 8 * i, ALL_ARRIVE ? 32 : 1);
@@ -256,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
         CONSUMER_REGISTERS));
     consumer c = {run, base, (int)threadIdx.x / 128 - 1,
-                  ALL_ARRIVE || threadIdx.x % 128 == 0};
+                  ALL_ARRIVE || threadIdx.x % (128 / RELEASES) == 0};
 #if PAIRWISE
     consume_pairs(c);
 #else

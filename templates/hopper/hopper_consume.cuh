@@ -8,10 +8,10 @@ struct consumer {
   const hopper_launch &run;
   u32 base;
   int group; // the warpgroup, 0 .. WARPGROUPS - 1
-  // This thread releases stages for its warpgroup. One thread is enough: the
-  // wgmma that it waited for synchronises the four warps, so none still reads
-  // what came before it. Race checkers do not know this about wgmma, so
-  // ALL_ARRIVE makes every thread arrive.
+  // This thread releases stages for its warpgroup, or for its warp (RELEASES). One
+  // thread of a warpgroup is enough: the wgmma that it waited for synchronises the
+  // four warps, so none still reads what came before it. Race checkers do not know
+  // this about wgmma, so ALL_ARRIVE makes every thread arrive.
   bool lead;
 };
 DEVICE void release(const consumer &c, u32 barrier) {
@@ -83,8 +83,8 @@ DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
 // Handles a block in which this warpgroup has no rows, or only rows that see
 // nothing. The warpgroup still takes part in the ping-pong and releases the
 // stages. With DELAYED_RELEASE it releases the values of the previous block.
-// A named barrier, that of the ping-pong or the warpgroup's own, also orders the
-// warpgroup's reads of the message before the release.
+// The named barrier of the ping-pong also orders the warpgroup's reads of the message
+// before the release. Without turns each warp releases for itself.
 //
 // No wgmma synchronises the four warps here. So only the thread that releases a
 // stage waits for its mbarrier. Another thread might come too late: it would
@@ -98,7 +98,6 @@ DEVICE void idle(const consumer &c, int4 m, const ring<STAGES> &block) {
   }
   pingpong_wait(c);
   pingpong_arrive(c);
-  if (!TURNS) named_barrier_sync(8 + c.group, 128);
   release_keys(c, block);
   if (c.lead) wait_values(c, values);
   release_values(c, values);

@@ -92,13 +92,13 @@ DEVICE void begin_levels(int *count) {
 }
 
 // Counts the tiles of a section by level, or with `places` puts them there.
-DEVICE void sort_section(const hopper_launch &run, int from, int tiles,
-                         bool places, int *count) {
+DEVICE void sort_section(const hopper_launch &run, const unsigned char *levels,
+                         int from, int tiles, bool places, int *count) {
   int lane = thread_index() % 32;
 #pragma unroll 1
   for (int first = 0; first < tiles; first += 32) {
     bool there = first + lane < tiles;
-    int level = there ? run.levels[from + first + lane] : -1;
+    int level = there ? levels[first + lane] : -1;
     u32 same = __match_any_sync(~0u, level);
     int rank = __popc(same & ((1u << lane) - 1));
     int place = there ? count[level] + rank : 0;
@@ -109,17 +109,32 @@ DEVICE void sort_section(const hopper_launch &run, int from, int tiles,
   }
 }
 
+// The levels of a section, in shared memory where there is room: one warp reads them
+// twice, and memory would answer it late. The whole thread block calls this.
+DEVICE const unsigned char *near_levels(const hopper_launch &run, int from,
+                                        int tiles, unsigned char *room) {
+  if (tiles > SHARED_BYTES - HOPPER_LEVELS * (int)sizeof(int))
+    return run.levels + from;
+  for (int n = threadIdx.x; n < tiles; n += THREADS)
+    room[n] = run.levels[from + n];
+  return room;
+}
+
 // Sorts the tiles of all sections, a section a thread block.
 DEVICE void make_order(const hopper_launch &run, int *count) {
-  if (threadIdx.x >= 32) return;
 #pragma unroll 1
   for (int from = blockIdx.x * run.section_tiles; from < run.tiles;
        from += grid_size() * run.section_tiles) {
     int tiles = min(run.section_tiles, run.tiles - from);
-    for (int n = threadIdx.x; n < HOPPER_LEVELS; n += 32) count[n] = 0;
-    __syncwarp();
-    sort_section(run, from, tiles, false, count);
-    begin_levels(count);
-    sort_section(run, from, tiles, true, count);
+    const unsigned char *levels = near_levels(
+        run, from, tiles, (unsigned char *)(count + HOPPER_LEVELS));
+    for (int n = threadIdx.x; n < HOPPER_LEVELS; n += THREADS) count[n] = 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      sort_section(run, levels, from, tiles, false, count);
+      begin_levels(count);
+      sort_section(run, levels, from, tiles, true, count);
+    }
+    __syncthreads();
   }
 }

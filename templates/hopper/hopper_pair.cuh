@@ -31,6 +31,15 @@ DEVICE bool may_wait(const pair_state &p, int4 m) {
   return !TURNS && !(m.x & BLOCK_NEW) && p.idle < STAGES - 2;
 }
 
+// Whether the warpgroup only passes over a block: its tile goes on, and nothing has
+// to be closed before the block.
+DEVICE bool passes(const consumer &c, const pair_state &p, int4 m) {
+  bool goes_on = !(m.x & (BLOCK_NEW | BLOCK_END)) && !takes(c, m);
+  bool closed = p.idle > 0 || (!p.asked && hidden_before(m) <= 0);
+  return !TURNS && p.open && goes_on &&
+         (!p.pending || (closed && may_wait(p, m)));
+}
+
 // Closes the stream before a block: settles hidden keys and values that are not
 // finite. If the block begins a tile, the previous tile ends here, unless its
 // last product is pending. `before`: the block of the pending product. The block
@@ -71,10 +80,18 @@ DEVICE void consume_pairs(const consumer &c) {
   for (;; block.next()) {
     wait_keys(c, block);
     int4 m = shared_load(message_of(c.base, block.slot()));
+#pragma unroll 1
+    for (; passes(c, p, m); p.idle++) {
+      idle(c, m, block);
+      block.next();
+      wait_keys(c, block);
+      m = shared_load(message_of(c.base, block.slot()));
+    }
     close_tile(c, f, p, m, before);
     if (m.x & BLOCK_END) break;
     if (m.x & BLOCK_NEW) wait_queries(c, tile_of(m));
     if (!p.open) {
+      asm volatile("// a tile begins" ::: "memory"); // else each block would choose
       state_clear(f.r);
       clear_sums(f.o);
       p.open = true;

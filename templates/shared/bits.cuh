@@ -6,8 +6,9 @@
  * alone is asked once a row. A part that depends on the key alone is asked once
  * a key by the whole warp. A part that keeps a range of the keys of a row is a
  * comparison with the ends of the range. A part of the blocks of rows and keys is
- * asked once for each block of the warp's rows and each key. The other parts are
- * asked pair by pair. Parts that ranges settle, and sides that no longer matter to the warp, are not asked.
+ * asked once for each block, of keys where these are long. The other parts are
+ * asked pair by pair. Parts that ranges settle, and sides that no longer matter to
+ * the warp, are not asked.
  *
  * Column 32 q + 8 a + 2 c + e (c: lane % 4) is bit 8 a + 2 q + e of its
  * thread; fragments (softmax.cuh) hold it as element e of group 4 q + a. */
@@ -120,7 +121,7 @@ DIL_INLINE dil_bits pair_bits(const dil_block &x, Condition kept) {
 /* The same for a condition that is one for all rows of a block of `size` positions.
  * A lane asks for one column of 32, once for each block of the warp's 16 rows. */
 template <int size, class Condition>
-DIL_INLINE dil_bits block_bits(const dil_block &x, Condition kept) {
+DIL_INLINE dil_bits row_block_bits(const dil_block &x, Condition kept) {
   dil_bits bits = {{0, 0}};
   unsigned asked = 0;
   int before = 0;
@@ -136,6 +137,30 @@ DIL_INLINE dil_bits block_bits(const dil_block &x, Condition kept) {
     if (own && n >= 8) bits.row[1] = asked;
   }
   return bits;
+}
+/* The same for one that is one for all columns of a block of `size` positions. It is
+ * asked for both rows, once for each block of the columns. */
+template <int size, class Condition>
+DIL_INLINE dil_bits column_block_bits(const dil_block &x, Condition kept) {
+  dil_bits bits = {{0, 0}};
+  unsigned before = 0;
+#pragma unroll 1
+  for (int at = x.j, last = x.j + (TILE_KEYS - 1) * x.step; at <= last;) {
+    int next = (dil_div(at, size) + 1) * size;
+    unsigned below = next > last ? DIL_BITS_ALL : bits_below(columns_before(x, next));
+    if (kept(x.i[0], at)) bits.row[0] |= below & ~before;
+    if (kept(x.i[1], at)) bits.row[1] |= below & ~before;
+    before = below;
+    at = next;
+  }
+  return bits;
+}
+/* The same for a condition of the blocks of rows and columns, of which those of
+ * columns may be short. */
+template <int rows, int columns, class Condition>
+DIL_INLINE dil_bits block_bits(const dil_block &x, Condition kept) {
+  if constexpr (columns >= 16) return column_block_bits<columns>(x, kept);
+  else return row_block_bits<rows>(x, kept);
 }
 
 /* Whether ranges have settled a part for the block, and what it then is. `part`:
@@ -169,7 +194,7 @@ DIL_INLINE dil_bits bits_pairs(const dil_block &x, Condition kept) {
 template <int part, int rows, int keys, class Condition>
 DIL_INLINE dil_bits bits_blocks(const dil_block &x, Condition kept) {
   return is_settled<part>(x) ? settled_bits<part>(x)
-                             : block_bits<rows>(x, kept);
+                             : block_bits<rows, keys>(x, kept);
 }
 
 DIL_INLINE unsigned bits_within(const dil_block &x, dil_key_span keys) {

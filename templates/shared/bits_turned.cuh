@@ -29,7 +29,7 @@ template <int part, int rows, int keys, class Condition>
 DIL_INLINE dil_bits bits_blocks(const dil_block &x, Condition kept) {
   auto turned = [&](int key, int row) { return kept(row, key); };
   return is_settled<part>(x) ? settled_bits<part>(x)
-                             : block_bits<keys>(x, turned);
+                             : block_bits<keys, rows>(x, turned);
 }
 
 /* Parts that keep a range of the keys of each query row. */

@@ -67,6 +67,11 @@ cat >"$TMP/uneven.dil" <<'END'
 pattern p { heads 4; head_dim 64; dtype f16; block 32;
             keep mass 0.6, 9 by mean; branch { } }
 END
+# Rows of a tile that choose apart, and key blocks that tiles do not meet.
+cat >"$TMP/rows.dil" <<'END'
+pattern p { heads 2; head_dim 64; dtype bf16; block 1, 96;
+            keep top 2 by mean each; branch { } }
+END
 # A choice beside a list: what the one makes comes back, the other's table does not.
 cat >"$TMP/both.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype bf16; block 8, 4;
@@ -77,7 +82,8 @@ checked() {
   for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy" \
              'many --seq 700 --input rows=random --input cols=random' \
              'both --seq 300 --input rows=random --input cols=random' \
-             'uneven --seq 700' 'uneven --seq 200 --backward'; do
+             'uneven --seq 700' 'uneven --seq 200 --backward' \
+             'rows --seq 250'; do
     # shellcheck disable=SC2086 # words
     EMULATED_CHECK=1 "$BUILD/dil" run "$TMP/"${run%% *}.dil ${run#* } --random 1 \
       --device cuda --check || echo "not ok $run"

@@ -100,6 +100,14 @@ static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
   return place;
 }
 
+/* The same with what a code adds to it. */
+static hopper_place hopper_place_by(const cuda_run *r, int32_t pass,
+                                    const cuda_code *code) {
+  hopper_place place = hopper_place_of(r, pass);
+  place.sorted = code->about.knob[HOPPER_KNOB_LISTS] > 0;
+  return place;
+}
+
 /* The form of the launches of a pass by a code. */
 static hopper_form hopper_form_of(const cuda_run *r, int32_t pass,
                                   const cuda_code *code) {
@@ -219,7 +227,7 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   hopper_memory *m = code->memory;
   pthread_mutex_lock(&m->lock);
   const hopper_form form = hopper_form_of(r, pass, code);
-  const hopper_place place = hopper_place_of(r, pass);
+  const hopper_place place = hopper_place_by(r, pass, code);
   const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
   bool refused = s->refused;
   memcpy(l, &s->launch, sizeof *l);
@@ -279,7 +287,7 @@ static void hopper_estimate(const cuda_run *r, int32_t pass,
   const hopper_memory *m = code->memory;
   const hopper_table *table = m->table[pass];
   const hopper_form form = hopper_form_of(r, pass, code);
-  hopper_sized_launch s = {.place = hopper_place_of(r, pass)};
+  hopper_sized_launch s = {.place = hopper_place_by(r, pass, code)};
   sizes_fill(&form, &s);
   out->tile_rows = s.launch.tile_rows;
   out->classes = table->class_count;
@@ -304,7 +312,7 @@ static void hopper_size_lists(const cuda_run *r, int32_t pass,
   if (!code->about.knob[HOPPER_KNOB_LISTS]) return;
   pthread_mutex_lock(&m->lock);
   const hopper_form form = hopper_form_of(r, pass, code);
-  const hopper_place place = hopper_place_of(r, pass);
+  const hopper_place place = hopper_place_by(r, pass, code);
   l->tiles = sizes_find(&m->sizes, &form, &place)->launch.tiles;
   pthread_mutex_unlock(&m->lock);
 }

@@ -21,6 +21,7 @@ typedef struct hopper_place {
   int64_t shard;             /* bool: rows that see no key keep their state */
   int64_t shorter;           /* bool: batch rows may have fewer keys than M, and
                       only the device knows how many; not in a shard */
+  int64_t sorted;            /* bool: tiles go by the lengths of their lists */
 } hopper_place;
 
 /* hopper_tiles.c: the place of a whole call; and of a shard of a sequence in

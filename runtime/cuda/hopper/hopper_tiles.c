@@ -195,21 +195,23 @@ static bool tiles_set_shares(hopper_launch *l, int64_t shares) {
 /* Chooses sections. If tiles are many, a section is few blocks, or some heads
  * of one block. Keys then stay in the L2 cache from class to class. A few tiles
  * for each processor are enough for long tiles to come first. Otherwise one
- * section holds all tiles. `each`: tiles of a block. */
+ * section holds all tiles. Lists read keys of a whole head in no order, so that
+ * fewer tiles are many. `each`: tiles of a block. */
 static void tiles_choose_sections(hopper_launch *l, int64_t blocks,
-                                  int64_t each) {
-  enum { MANY = 2048, FEW = 256 };
+                                  int64_t each, bool sorted) {
+  enum { FEW = 256 };
+  const int64_t many = sorted ? 2 * FEW : 2048;
   int64_t shares = minimum(each / FEW, HOPPER_INSTANCES);
   l->section = (int)blocks;
-  if (l->spread || each * blocks < MANY) return;
+  if (l->spread || each * blocks < many) return;
   l->section = (int)minimum(blocks, tiles_parts(FEW, each));
   while (shares > 1 && !tiles_set_shares(l, shares)) shares--;
   if (shares < 2) tiles_set_shares(l, 1);
 }
 
 /* Counts and orders the tiles. Where causal cells are many tiles long, the last
- * tiles of all heads run first: they are the longest. False: there are too many
- * tiles. */
+ * tiles of all heads run first: they are the longest. The device sorts tiles with
+ * lists itself. False: there are too many tiles. */
 static bool tiles_fill(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   enum { LONG = 16 };
@@ -220,8 +222,8 @@ static bool tiles_fill(const hopper_table *table, const hopper_place *at,
   int64_t each = tiles_number(l, 1);
   l->spread = 0;
   for (int32_t i = 0; i < l->class_count; i++)
-    l->spread |= table->causal && l->classes[i].tiles > LONG;
-  tiles_choose_sections(l, blocks, each);
+    l->spread |= table->causal && !at->sorted && l->classes[i].tiles > LONG;
+  tiles_choose_sections(l, blocks, each, at->sorted);
   tiles_fill_classes(table, l);
   each = tiles_number(l, l->section);
   int64_t sections = tiles_parts(blocks, l->section) * l->shares;

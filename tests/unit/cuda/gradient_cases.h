@@ -243,6 +243,13 @@ static const struct {
        "input gate : f32[B, H, nbq, nb]; causal; dropout 0.2; sink 0.3; "
        "block 1, 8; keep top 4 by gate; branch { }"),
      2, 70, 100},
+    {"single rows choose long blocks, which tiles do not meet",
+     P("heads 2; head_dim 64",
+       "causal; block 1, 40; keep top 2 by mean each; branch { }"),
+     1, 110, 150},
+    {"tall blocks choose short ones",
+     P("heads 2; head_dim 64", "block 36, 8; keep top 7 by mean; branch { }"),
+     1, 130, 150},
     {"chosen blocks beside a window",
      P(SMALL, "causal; block 16; input t : f32[H] gradient; score s * t[h]; "
               "branch { window 20, 0; } branch { keep top 2 by mean; }"),

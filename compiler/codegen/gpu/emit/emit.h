@@ -84,8 +84,8 @@ enum {
   BLOCK_LIST_LEAST = 16,
   BLOCK_LIST_NODES = 128  /* of `&&` */
 };
-/* Whether a condition is one for all pairs of a query block and a key block, and the
- * sizes of these; 0 where it is none. */
+/* Whether a condition is one for all pairs of a query block and a key block, of which
+ * one is that large, and the sizes of both; 0 where it is none. */
 bool is_condition_of_blocks(const expr *e, int32_t *query_block, int32_t *block);
 typedef struct block_list {
   const expr *kept;       /* reads i and j as i / query_block, j / block alone */

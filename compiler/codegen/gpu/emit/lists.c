@@ -64,21 +64,29 @@ static void sizes_read(const expr *e, block_sizes *sizes) {
   for (int32_t k = 0; k < e->count; k++) sizes_read(e->arg[k], sizes);
 }
 
-/* Returns whether a condition has one value for all pairs of two blocks that
- * are large enough, and no interval arithmetic over them decides it. */
-static bool is_of_blocks(const expr *e, block_sizes *sizes) {
+/* Returns whether a condition has one value for all pairs of two blocks, and no
+ * interval arithmetic over them decides it. */
+static bool is_of_some_blocks(const expr *e, block_sizes *sizes) {
   *sizes = (block_sizes){0};
   sizes_read(e, sizes);
-  return !sizes->whole && sizes->hard &&
-         sizes->query_block >= BLOCK_LIST_LEAST &&
-         sizes->block >= BLOCK_LIST_LEAST && sizes->query_block < 1 << 20 &&
+  return !sizes->whole && sizes->hard && sizes->query_block > 0 &&
+         sizes->block > 0 && sizes->query_block < 1 << 20 &&
          sizes->block < 1 << 20;
+}
+
+/* The same of blocks that are large enough. */
+static bool is_of_blocks(const expr *e, block_sizes *sizes) {
+  return is_of_some_blocks(e, sizes) &&
+         sizes->query_block >= BLOCK_LIST_LEAST &&
+         sizes->block >= BLOCK_LIST_LEAST;
 }
 
 bool is_condition_of_blocks(const expr *e, int32_t *query_block,
                             int32_t *block) {
   block_sizes sizes;
-  bool is = is_of_blocks(e, &sizes);
+  bool is = is_of_some_blocks(e, &sizes) &&
+            (sizes.query_block >= BLOCK_LIST_LEAST ||
+             sizes.block >= BLOCK_LIST_LEAST);
   *query_block = is ? (int32_t)sizes.query_block : 0;
   *block = is ? (int32_t)sizes.block : 0;
   return is;
