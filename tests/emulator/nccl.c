@@ -138,11 +138,26 @@ static bool move(half *h) {
   return true;
 }
 
+/* Groups of a communicator come one after the other, in whichever streams they
+ * are: NCCL has a stream of its own that all of them pass. */
+static bool earlier_are_over(const nccl_group *g) {
+  for (nccl_group *x = outstanding; x && x->number < g->number;) {
+    uint64_t number = x->number;
+    bool before = x->comm == g->comm;
+    if (before) work_push(x->work);
+    for (x = outstanding; x && x->number < number;) x = x->next;
+    if (before && x && x->number == number) return false;
+    if (x && x->number == number) x = x->next;
+  }
+  return true;
+}
+
 /* All halves of a group go on beside each other. */
 static bool group_is_over(work *w) {
   nccl_group *g;
   bool moved = true, over = false;
   memcpy(&g, w->data, sizeof g);
+  if (!earlier_are_over(g)) return g->comm->ended;
   memory_open();
   while (moved && !over && !g->comm->ended) {
     moved = false;

@@ -126,7 +126,7 @@ told
 # A host's own ranks, each on a device of its own; the call of the whole is made by
 # the processor.
 host_ranks() {
-  DIL_TEST_DEVICE=cuda CK_FORK=no EMULATED_ORDER=random "$BUILD/tests/test_ranks"
+  DIL_TEST_DEVICE=cuda CK_FORK=no EMULATED_ORDER=late "$BUILD/tests/test_ranks"
 }
 [ "$gpus" -gt 0 ] || is "ranks of a host" host_ranks
 

@@ -269,7 +269,9 @@ END_TEST
 
 /* ---- memory and streams ------------------------------------------------------- */
 
+/* With protection keys, where there are any, and without. */
 START_TEST(host_touches) {
+  setenv("EMULATED_KEYS", _i ? "0" : "1", 1);
   begin("now");
   *(volatile char *)(uintptr_t)memory = 1;
 }
@@ -391,7 +393,7 @@ int main(void) {
     tcase_add_loop_test(c, kernels, 0, sizeof cases / sizeof *cases);
     tcase_add_loop_test(c, registers, 0, 2);
     tcase_add_test(c, slow_warp);
-    tcase_add_test_raise_signal(c, host_touches, 11);
+    tcase_add_loop_test_raise_signal(c, host_touches, 11, 0, 2);
     tcase_add_test(c, given_back_twice);
     tcase_add_loop_test(c, late_streams, 0, 2);
     tcase_add_test(c, fill_is_over);
