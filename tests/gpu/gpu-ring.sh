@@ -67,10 +67,10 @@ told
 
 # ---- exchange -----------------------------------------------------------------
 
-two_gather() { # topology
-  mixed 2 "$1" --out -D w=16 --seq 1000
+some_gather() { # topology
+  mixed $gathering "$1" --out -D w=16 --seq 1000
 }
-is "some branches gather, others rotate: the same bits" two_gather \
+is "some branches gather, others rotate: the same bits" some_gather \
   'devices 4; ring 4;'
 
 # ---- state ---------------------------------------------------------------------
@@ -113,7 +113,7 @@ mesh_of_processes() {
 }
 four_gpus() {
   is "NCCL, some branches gather: the same bits" \
-    two_gather 'devices 4; ring 4; link nccl;'
+    some_gather 'devices 4; ring 4; link nccl;'
   three=$ring
   is "NCCL, a mesh of four processes" mesh_of_processes
   ring=$three
