@@ -1,14 +1,16 @@
 /* nvrtc.c - an NVRTC that only counts: libnvrtc.so.13 for tests of what is
- * compiled, and how often. In: a source and options. Out: a "cubin" that is
- * their hash. Sources with the words of COUNTING_REFUSES are reported as what
+ * compiled, and how often, and of what is launched (gpu_estimate.sh). In: a source
+ * and options. Out: a "cubin" for a real chip, with their hash and without code; the
+ * emulated driver takes it, and computes nothing of it. Sources with the words of COUNTING_REFUSES are reported as what
  * the gate refuses. */
+#include <elf.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CUBIN = 32 };
+enum { CUBIN = sizeof(Elf64_Ehdr) + 17 };
 
 typedef struct counted_job {
   char *source;
@@ -54,7 +56,10 @@ SHOWN(int, nvrtcCompileProgram, counted_job *j, int count,
   const char *words = getenv("COUNTING_REFUSES");
   uint64_t h = hash(0xcbf29ce484222325ull, j->source);
   for (int i = 0; i < count; i++) h = hash(h, options[i]);
-  snprintf(j->cubin, CUBIN, "\177ELF%016llx", (unsigned long long)h);
+  const Elf64_Ehdr head = {.e_ident = ELFMAG, .e_machine = EM_CUDA};
+  memcpy(j->cubin, &head, sizeof head);
+  snprintf(j->cubin + sizeof head, CUBIN - sizeof head, "%016llx",
+           (unsigned long long)h);
   j->log = words && strstr(j->source, words) ? "ptxas info : (C7504)" : "";
   atomic_fetch_add(&compiles, 1);
   return 0;
