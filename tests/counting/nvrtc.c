@@ -1,8 +1,8 @@
 /* nvrtc.c - an NVRTC that only counts: libnvrtc.so.13 for tests of what is
  * compiled, and how often, and of what is launched (gpu_estimate.sh). In: a source
  * and options. Out: a "cubin" for a real chip, with their hash and without code; the
- * emulated driver takes it, and computes nothing of it. Sources with the words of COUNTING_REFUSES are reported as what
- * the gate refuses. */
+ * emulated driver takes it, and computes nothing of it. Sources with the words of
+ * COUNTING_REFUSES are reported as what the gate refuses. */
 #include <elf.h>
 #include <stdatomic.h>
 #include <stdint.h>

@@ -141,15 +141,14 @@ static bool move(half *h) {
 /* Groups of a communicator come one after the other, in whichever streams they
  * are: NCCL has a stream of its own that all of them pass. */
 static bool earlier_are_over(const nccl_group *g) {
-  for (nccl_group *x = outstanding; x && x->number < g->number;) {
-    uint64_t number = x->number;
-    bool before = x->comm == g->comm;
-    if (before) work_push(x->work);
-    for (x = outstanding; x && x->number < number;) x = x->next;
-    if (before && x && x->number == number) return false;
-    if (x && x->number == number) x = x->next;
+  for (uint64_t tried = 0;;) {
+    nccl_group *x = outstanding;
+    while (x->comm != g->comm) x = x->next;
+    if (x == g) return true;
+    if (x->number == tried) return false;
+    tried = x->number;
+    work_push(x->work);
   }
-  return true;
 }
 
 /* All halves of a group go on beside each other. */
