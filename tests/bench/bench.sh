@@ -92,10 +92,10 @@ while [ $n -lt 64 ]; do
   printf "\\7\\$(printf %03o $n)\\0\\0" >>"$keys"
   n=$((n + 1))
 done
-for name in listed listed_once; do
-  row "keys-$name" $here/patterns.dil -k $name -D n=4 --seq 16384 --threads 1 \
+for list in listed listed_once; do
+  row "keys-$list" $here/patterns.dil -k $list -D n=4 --seq 16384 --threads 1 \
     --repeat 3 --input g="$keys"
-  row "keys-$name-backward" $here/patterns.dil -k $name -D n=4 --seq 16384 --threads 1 \
+  row "keys-$list-backward" $here/patterns.dil -k $list -D n=4 --seq 16384 --threads 1 \
     --repeat 3 --input g="$keys" --backward
 done
 rm -f "$keys"
