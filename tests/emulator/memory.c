@@ -103,10 +103,10 @@ bool memory_holds(const void *at, size_t size, int device) {
 
 /* The key of all devices' memory; below 0: there is none. */
 static int memory_key(void) {
-  static int key, asked;
-  if (!asked)
+  enum { UNKNOWN = -2 };
+  static int key = UNKNOWN;
+  if (key == UNKNOWN)
     key = wish("EMULATED_KEYS", 1) ? pkey_alloc(0, PKEY_DISABLE_ACCESS) : -1;
-  asked = 1;
   return key;
 }
 
@@ -170,7 +170,6 @@ static void skip_gone(struct region *r) {
 }
 
 bool memory_give(void *at) {
-  struct region *r;
   memory_block *b = block_of(at);
   if (!b || b->at != at || !b->live)
     return says(b && b->at == at ? "it was given back before"
@@ -178,7 +177,7 @@ bool memory_give(void *at) {
   memory_open();
   bool intact = is_intact(b);
   memory_close();
-  r = &regions[memory_device(at)];
+  struct region *r = &regions[memory_device(at)];
   b->live = false;
   r->live_bytes -= (int64_t)b->size;
   skip_gone(r);
