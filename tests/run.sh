@@ -123,6 +123,14 @@ run_named() { # name
   esac
 }
 
+# What failed, once more, where the end of a long report is all that is read.
+tell_failures() { # suite
+  awk -v suite="$1" '/^not ok |:[FE]:|^ended with status/ {
+                       print "failed: " suite ": " substr($0, 1, 300)
+                       if (++told == 5) exit
+                     }' "$logs/$1"
+}
+
 # A suite in a process of its own: its lines in one piece, and its counts for
 # whoever waits for all of them.
 if [ "${1:-}" = --one ]; then
@@ -175,6 +183,7 @@ for name in $all; do
   read -r good bad <"$logs/$name.counts" || bad=1 good=0
   passed=$((passed + good))
   failed=$((failed + bad))
+  [ "$bad" -eq 0 ] || tell_failures "$name"
   rm -f "$logs/$name.counts" "$logs/$name.told" "$logs/$name.times"
 done
 for word; do

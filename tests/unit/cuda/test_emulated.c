@@ -6,11 +6,15 @@
 #include "tests/support/suite.h"
 #include <check.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 typedef unsigned long long address;
@@ -201,9 +205,10 @@ static void *compile(const char *body) {
   return function;
 }
 
+static volatile int word_of_host;
+
 static int run_wide(void *function, unsigned threads) {
-  static int host;
-  struct { address data; int *never; } p = {memory, &host};
+  struct { address data; volatile int *never; } p = {memory, &word_of_host};
   void *parameters[] = {&p};
   int result = cu.launch(function, 2, 1, 1, threads, 1, 1, 1024, NULL,
                          parameters, NULL);
@@ -276,6 +281,33 @@ START_TEST(host_touches) {
   *(volatile char *)(uintptr_t)memory = 1;
 }
 END_TEST
+
+static void *touch_when_it_runs(void *unused) {
+  while (!word_of_host) sched_yield();
+  *(volatile char *)(uintptr_t)memory = 1;
+  word_of_host = 0;
+  return unused;
+}
+
+/* A kernel runs meanwhile, until the other thread has been let through: it is not. */
+START_TEST(another_thread_touches) {
+  pthread_t other;
+  begin("now");
+  unsetenv("EMULATED_CHECK"); /* which would refuse the word of the host */
+  void *function = compile("if (!blockIdx.x && !threadIdx.x) {"
+                           " volatile int *word = p.never; *word = 1; "
+                           " while (*word) ; }");
+  ck_assert_int_eq(pthread_create(&other, NULL, touch_when_it_runs, NULL), 0);
+  run(function);
+  pthread_join(other, NULL);
+}
+END_TEST
+
+static bool has_keys(void) {
+  int key = pkey_alloc(0, 0);
+  if (key >= 0) pkey_free(key);
+  return key >= 0;
+}
 
 START_TEST(given_back_twice) {
   const char *text;
@@ -393,7 +425,9 @@ int main(void) {
     tcase_add_loop_test(c, kernels, 0, sizeof cases / sizeof *cases);
     tcase_add_loop_test(c, registers, 0, 2);
     tcase_add_test(c, slow_warp);
-    tcase_add_loop_test_raise_signal(c, host_touches, 11, 0, 2);
+    tcase_add_loop_test_raise_signal(c, host_touches, SIGSEGV, 0, 2);
+    if (has_keys())
+      tcase_add_test_raise_signal(c, another_thread_touches, SIGSEGV);
     tcase_add_test(c, given_back_twice);
     tcase_add_loop_test(c, late_streams, 0, 2);
     tcase_add_test(c, fill_is_over);
