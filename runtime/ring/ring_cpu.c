@@ -72,11 +72,13 @@ static void move_run(mover *m, int32_t index) {
   const route_run *run = &m->route->run[index];
   dil_progression progression = m->route->owned.progression[run->progression];
   int64_t rows_here = route_run_rows(m->route, index);
+  const dil_tensor *k = &m->keys->k[run->progression];
+  const dil_tensor *v = &m->keys->v[run->progression];
   for (int64_t i = 0; i < rows_here; i++) {
     int64_t row = (route_position(m->route, run, i) - progression.first) /
                   progression.step;
-    m->move(m, &m->keys->k[run->progression], row, run->kv);
-    m->move(m, &m->keys->v[run->progression], row, run->kv);
+    m->move(m, k, row, run->kv);
+    if (v->data) m->move(m, v, row, run->kv); /* sums of queries have one part */
   }
 }
 
