@@ -122,6 +122,11 @@ check-ring: tests
 	@BUILD=$(BUILD) tests/run.sh partition shards ring ring_backward ring_bytes ring_handshake \
 	  checkpoint linked_ranks link rendezvous ranks processes process_faults mpi \
 	  mpi_faults mpi_train ring_examples gpu-ring gpu-ring-back
+# Suites of which a check runs a part, whole: kernels by NVRTC for both chips, and
+# more of the comparisons on the emulated GPU. Before an issue is closed.
+check-long: tests
+	@DIL_TEST_LONG=1 EMULATED_SHARE=12 TEST_LIMIT=7200 BUILD=$(BUILD) tests/run.sh \
+	  nvrtc emulator
 bench: all
 	@BUILD=$(BUILD) tests/bench/bench.sh
 
@@ -196,5 +201,5 @@ $(BUILD)/tests/fuzz/fuzz_front: $(BUILD)/tests/fuzz/fuzz_front.o $(core) \
 
 $(harness) $(units) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o $(mpihost).o \
   $(hoppers) $(emulated) $(allocs) $(BUILD)/tests/fuzz/fuzz_front.o: $(BUILD)/flags
-.PHONY: tests check check-here check-ring demo demo-here deps bench asan tsan \
+.PHONY: tests check check-here check-long check-ring demo demo-here deps bench asan tsan \
         tsan-here gpu-bundle check-gpu bench-gpu fuzz fuzz-long
