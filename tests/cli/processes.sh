@@ -12,7 +12,7 @@ topology grid { devices 4; ring 2; heads 2; }
 topology three { devices 3; }
 topology line { devices 4; link process; timeout 10s; }
 topology mesh { devices 4; ring 2; heads 2; link process; timeout 10s; }
-topology soon { devices 4; link process; timeout 2s; }
+topology soon { devices 4; link process; timeout 4s; }
 END_OF_FILE
 port=$((20000 + $$ % 12000))
 
@@ -400,8 +400,8 @@ cat >"$TMP/w.dil" <<'END_OF_FILE'
 pattern w { heads 4 kv 2; head_dim 16; dtype f32; input t : f32[H] gradient;
   score s - t[h] * abs(i - j) / 8; branch { window 8, 8; }
   branch { dilation 50; } }
-topology soon { devices 4; link process; timeout 2s; }
-topology mesh { devices 4; ring 2; heads 2; link process; timeout 2s; }
+topology soon { devices 4; link process; timeout 4s; }
+topology mesh { devices 4; ring 2; heads 2; link process; timeout 4s; }
 topology three { devices 3; }
 END_OF_FILE
 in_backward() { # topology, rank, signal, word
