@@ -30,6 +30,7 @@ static byte_range bytes_of(const dil_tensor *t) {
   int64_t size = (int64_t)dil_dtype_size(t->dtype);
   uintptr_t low = (uintptr_t)t->data, high = low + (uintptr_t)size;
   for (int32_t i = 0; i < t->rank; i++) {
+    if (t->shape[i] < 2) continue; /* its stride may be any number */
     int64_t reach = t->stride[i] * size * (t->shape[i] - 1);
     if (reach < 0) low += (uintptr_t)reach;
     else high += (uintptr_t)reach;

@@ -335,6 +335,7 @@ static void run_ranks(const rank_scene *s, bool whole,
 
 static void scene_close(rank_scene *s) {
   tensors_free(&s->whole);
+  dil_kernel_free(s->kernel);
 }
 
 static void ranks_agree(int64_t rows, int32_t layout) {

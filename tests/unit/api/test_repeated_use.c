@@ -14,12 +14,6 @@
 
 enum { COMPILED = 100, KEPT = 3000, WARM = 40, GROWTH_MOST = 1 << 20 };
 
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { SANITIZED = 1 }; /* what is freed stays in quarantine */
-#else
-enum { SANITIZED = 0 };
-#endif
-
 typedef struct use_footprint {
   long bytes, descriptors, threads;
 } use_footprint;
@@ -80,7 +74,7 @@ static void repeat(int count) {
          after.bytes - before.bytes, after.descriptors, after.threads);
   ck_assert_int_eq(after.descriptors, before.descriptors);
   ck_assert_int_eq(after.threads, before.threads);
-  if (!SANITIZED)
+  if (!SANITIZED) /* where what is freed stays in quarantine */
     ck_assert_int_le(after.bytes - before.bytes, GROWTH_MOST);
 }
 

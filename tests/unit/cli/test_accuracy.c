@@ -237,7 +237,9 @@ START_TEST(rounding_explains_what_is_close) {
   ck_assert_double_gt(equal.output, 0.1 * apart);
   ck_assert_double_le(equal.output, apart);
   ck_assert(equal.lse > 0.1 && equal.lse < 2);
+  call_setup_free(&bound);
   ck_assert_double_gt(rounding_of_two(0x1p-22).output, 0.05 * apart);
+  call_setup_free(&bound);
   ck_assert_double_lt(rounding_of_two(0x1p-14).output, 1e-6 * apart);
 }
 END_TEST

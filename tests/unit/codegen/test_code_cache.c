@@ -16,13 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Times mean nothing under a sanitizer. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SLOW 1
-#else
-#define SLOW 0
-#endif
-
 static char folder[64];
 
 static void set_up(void) {
@@ -218,7 +211,7 @@ START_TEST(cubins_come_back_without_nvrtc) {
   }
   ck_assert(!mapped("libnvrtc"));
   printf("%d cubins from disk in %.2f ms\n", (int)warm.count, 1e3 * best);
-  ck_assert_double_lt(best, SLOW ? 0.5 : 0.005);
+  ck_assert_double_lt(best, SANITIZED ? 0.5 : 0.005);
   setenv("DIL_CACHE", "off", 1);
   get_codes(s, &cold, &stats);
   ck_assert_int_eq(stats.compiles, 1);
@@ -461,7 +454,7 @@ START_TEST(a_warm_start_to_the_result_in_5_ms) {
   if (access(path, X_OK)) return; /* only the suites are here */
   snprintf(example, sizeof example, "%s/longnet.dil",
            examples ? examples : "examples");
-  const double limit = SLOW ? 0.5 : 0.005, start = now();
+  const double limit = SANITIZED ? 0.5 : 0.005, start = now();
   times cold = run_program(path, example), best = cold;
   int tries = 0;
   while (tries < 60 || (best.wall > limit && now() - start < 60)) {
