@@ -174,6 +174,7 @@ START_TEST(stored_objects) {
   store_put("kind", "key", 3, "value", 5);
   ck_assert(store_find("kind", "key", 3, &found) && found.size == 5);
   ck_assert_mem_eq(found.bytes, "value", 5);
+  free(found.bytes);
   ck_assert(!store_find("other", "key", 3, &found));
   ck_assert(!store_find("kind", "keys", 4, &found));
   for (int i = 0; i < 3; i++) free(bytes[i]);
