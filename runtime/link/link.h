@@ -52,7 +52,8 @@ typedef struct link_calls {
   /* Fails if the link has failed by now; it waits for no other rank. */
   dil_status (*check)(dil_link *link);
   /* Finds the silent rank after `peer` has let a wait time out: that peer may
-   * wait for another rank itself. NULL: the silent rank is the peer. */
+   * wait for another rank itself. NULL: the silent rank is the peer. Of -1, where
+   * the wait is for no rank in particular, -1 is returned if none is known. */
   int32_t (*find_silent_rank)(dil_link *link, int32_t peer);
   /* Sends a heartbeat: the timeouts of the others' waits for this rank begin
    * anew. NULL: this kind of link sends no heartbeats. */

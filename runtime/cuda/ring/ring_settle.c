@@ -15,7 +15,9 @@ static void ring_cuda_pause(int64_t turns) {
 }
 
 /* Polls until the event has passed or the link has failed. If `from` is a rank,
- * the event waits for its message, so the link's timeout applies. */
+ * the event waits for its message, so the link's timeout applies. With -1 it waits
+ * for passes, which may take longer, or for messages that leave: after each timeout
+ * a rank that is known to be silent is asked for. */
 static dil_status ring_cuda_watch(ring_cuda *c, dil_link *link, cu_event event,
                                   int32_t from) {
   enum { NOT_READY = 600 };
@@ -25,9 +27,15 @@ static dil_status ring_cuda_watch(ring_cuda *c, dil_link *link, cu_event event,
     if (result != NOT_READY) return ring_cuda_check(c, result, "finish a step");
     dil_status status = link->calls->check(link);
     if (status) return status;
-    if (from >= 0 && clock_seconds() > end) {
-      if (link->calls->find_silent_rank)
-        from = link->calls->find_silent_rank(link, from);
+    if (clock_seconds() > end) {
+      int32_t silent = link->calls->find_silent_rank
+                           ? link->calls->find_silent_rank(link, from)
+                           : from;
+      if (silent < 0) {
+        end = clock_seconds() + link->timeout;
+        continue;
+      }
+      from = silent;
       dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
                "at most %g s", link_number(link, from),
                link_number(link, link->rank), link->step, link->timeout);
