@@ -15,8 +15,8 @@ names() { # rank, signal
 }
 
 # The timeout, the time to ask others, and the launcher's own time to end.
-strikes forward jobs 3 2 6000 11000
-strikes backward jobs 3 2 6000 11000
+strikes forward jobs 3 2 4000 11000
+strikes backward jobs 3 2 4000 11000
 # Of two rings, by its number in the job; they have two steps alone.
 as=forward topology=mesh moment=0.1
 SEED=2001

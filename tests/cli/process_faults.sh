@@ -61,7 +61,7 @@ names() { # rank, signal
   done
 }
 
-strikes forward meet 2 2 4000 9000
-strikes backward meet 2 2 4000 9000
+strikes forward meet 2 2 2000 9000
+strikes backward meet 2 2 2000 9000
 latest
 exit $bad
