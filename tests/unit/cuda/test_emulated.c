@@ -289,7 +289,8 @@ static void *touch_when_it_runs(void *unused) {
   return unused;
 }
 
-/* A kernel runs meanwhile, until the other thread has been let through: it is not. */
+/* The kernel runs until the other thread has written to the device's memory, which
+ * that thread must not be able to do. */
 START_TEST(another_thread_touches) {
   pthread_t other;
   begin("now");
