@@ -2,12 +2,12 @@
 # emulator.sh - GPU kernels where there is no GPU: a share of the numeric suites,
 # random patterns and rings on emulated devices (emulator/README.md). In: BUILD,
 # TMP, FUZZ_SEED, EMULATED_SHARE (one of so many groups of comparisons; `make
-# check-long` asks for eight times as many). Out: ok / not ok lines.
+# check-long` asks for four times as many). Out: ok / not ok lines.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
 . tests/support/ok.sh
 leave_unless_emulated "kernels on the processor"
-share=${EMULATED_SHARE:-96}
+share=${EMULATED_SHARE:-48}
 seed=${FUZZ_SEED:-1}
 export LD_LIBRARY_PATH="$BUILD/emulator" DIL_TEST_DEVICE=cuda CK_FORK=no
 export EMULATED_SEED="$seed" DIL_TEST_SHARE="$((seed % share))/$share"
