@@ -44,6 +44,9 @@ typedef struct link_transfer {
 
 typedef struct link_calls {
   const char *name;
+  /* A message of device memory is on its stream once it is posted (NCCL); in other
+   * links once it has been waited for. */
+  bool orders_at_post;
   /* Starts a transfer. `slot` is 0..ranks, and no transfer uses it. */
   dil_status (*post)(dil_link *link, int32_t slot, const link_transfer *t);
   /* Completes the transfer. DIL_PEER: a rank is silent, is gone, or has sent a
@@ -52,8 +55,7 @@ typedef struct link_calls {
   /* Fails if the link has failed by now; it waits for no other rank. */
   dil_status (*check)(dil_link *link);
   /* Finds the silent rank after `peer` has let a wait time out: that peer may
-   * wait for another rank itself. NULL: the silent rank is the peer. Of -1, where
-   * the wait is for no rank in particular, -1 is returned if none is known. */
+   * wait for another rank itself. NULL: the silent rank is the peer. */
   int32_t (*find_silent_rank)(dil_link *link, int32_t peer);
   /* Sends a heartbeat: the timeouts of the others' waits for this rank begin
    * anew. NULL: this kind of link sends no heartbeats. */

@@ -17,9 +17,10 @@ back() { # example, topology, options...
 
 # A pattern of this script, in whose gradients all has a part: a delta of each branch,
 # dropout, sinks, scores with inputs, half a group of heads.
+patterns=$TMP
 written() { # name, words of the pattern
   printf '%s\n' "pattern $1 { heads 4 kv 2; head_dim 24 value 16;" "$2 }" \
-    'topology one { devices 1; }' >"$TMP/own_$1.dil"
+    'topology one { devices 1; }' >"$patterns/own_$1.dil"
 }
 written apart 'dtype f32; causal; gradient detached; dropout 0.2;
   input z : f32[H] gradient; input w : f32[H] gradient; sink z[h];
@@ -35,14 +36,19 @@ written drops 'dtype f16; causal; dropout 0.2; branch { }'
 # Rows of 81 numbers: what follows them in a message is aligned to 4 bytes.
 printf 'pattern odd { heads 2 kv 1; head_dim 64 value 17; dtype f32; combine sum;\n%s\n%s }\n' \
   'branch { segment 124; } branch { segment 44; dilation 7; }' 'branch { segment 96; }' \
-  >"$TMP/own_odd.dil"
+  >"$patterns/own_odd.dil"
+run_own() { # name, topology, options...
+  sed '/^topology/d' "$patterns/own_$1.dil" >"$TMP/$1.dil"
+  echo "topology t { $2 timeout 60s; }" >>"$TMP/$1.dil"
+  example=$TMP/$1.dil
+  shift 2
+  "$DIL" run "$example" --topology t --device cuda --random 7 "$@"
+}
 own() { # name, topology, options...
   example=$1 topology=$2
   shift 2
-  sed '/^topology/d' "$TMP/own_$example.dil" >"$TMP/$example.dil"
-  echo "topology t { $topology timeout 60s; }" >>"$TMP/$example.dil"
-  beside is "gradients, $example: $topology" "$DIL" run "$TMP/$example.dil" \
-    --topology t --device cuda --random 7 --backward --check "$@"
+  beside is "gradients, $example: $topology" run_own "$example" "$topology" --backward \
+    --check "$@"
 }
 
 # Random numbers and one infinity in dO: the fast kernels mark the rows whose sums
@@ -105,9 +111,9 @@ if [ "$gpus" -eq 0 ]; then
   FAKE_CHIP=80
   gradients 70
 else
-  for ring in 1 2 4; do
+  for ranks in 1 2 4; do
     for layout in contiguous zigzag striped; do
-      shape="devices $ring; ring $ring; layout $layout;"
+      shape="devices $ranks; ring $ranks; layout $layout;"
       back longnet_ring "$shape" -D w=64 --seq 5000
       back longnet_ring "$shape exchange gather;" -D w=16 --seq 3001
       back dense "$shape" --seq 1024 --keys 1500

@@ -41,9 +41,9 @@ if [ "$gpus" -eq 0 ]; then
     meshes 70
   done
 else
-  for ring in 1 2 4; do
+  for ranks in 1 2 4; do
     for layout in contiguous zigzag striped; do
-      shape="devices $ring; ring $ring; layout $layout;"
+      shape="devices $ranks; ring $ranks; layout $layout;"
       check longnet_ring "$shape" -D w=64 --seq 5000
       check longnet_ring "$shape exchange gather;" -D w=16 --seq 3001
       check dense "$shape" --seq 1024 --keys 1500

@@ -9,6 +9,31 @@
 /* SOON: the stream priority of messages, above that of passes. */
 enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -5 };
 
+/* Passes will wait for other streams from here on, up to ring_cuda_go_on. */
+static dil_status ring_cuda_hold(ring_cuda *c, hold_note **n) {
+  dil_status status = notes_hold(&c->notes, n);
+  return status ? status
+                : ring_cuda_check(
+                      c, ring_cuda_driver(c)->event_record((*n)->begun, c->passes),
+                      "note a wait");
+}
+
+static dil_status ring_cuda_go_on(ring_cuda *c, const hold_note *n) {
+  return ring_cuda_check(
+      c, ring_cuda_driver(c)->event_record(n->done, c->passes), "note a wait");
+}
+
+/* Makes the passes wait for an event of another stream. */
+static dil_status ring_cuda_follow_event(ring_cuda *c, cu_event event) {
+  hold_note *n;
+  dil_status status = ring_cuda_hold(c, &n);
+  if (!status)
+    status = ring_cuda_check(
+        c, ring_cuda_driver(c)->stream_wait(c->passes, event, 0),
+        "have a stream wait");
+  return status ? status : ring_cuda_go_on(c, n);
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 static dil_status ring_cuda_take(ring_device *d, int64_t bytes,
@@ -18,7 +43,10 @@ static dil_status ring_cuda_take(ring_device *d, int64_t bytes,
   if (!bytes) return DIL_OK;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  status = memory_take(&c->memory, bytes, content, memory);
+  hold_note *n;
+  status = ring_cuda_hold(c, &n);
+  if (!status) status = memory_take(&c->memory, bytes, content, memory);
+  if (!status) status = ring_cuda_go_on(c, n);
   cuda_leave(c->gpu);
   return status;
 }
@@ -258,10 +286,17 @@ static dil_status ring_cuda_follow(void *user, const void *done) {
 /* Records that a message is packed. Later passes wait for that, because passes
  * that fill the device would delay the packing. */
 static dil_status ring_cuda_note_packed(ring_cuda *c, const message_note *n) {
-  const cuda_driver *driver = ring_cuda_driver(c);
-  cu_result result = driver->event_record(n->packed.event, n->stream);
-  if (!result) result = driver->stream_wait(c->passes, n->packed.event, 0);
-  return ring_cuda_check(c, result, "note that a message is whole");
+  dil_status status = ring_cuda_check(
+      c, ring_cuda_driver(c)->event_record(n->packed.event, n->stream),
+      "note that a message is whole");
+  return status ? status : ring_cuda_follow_event(c, n->packed.event);
+}
+
+/* Records that a message has come, or has been taken, by what is on its stream. */
+static dil_status ring_cuda_note_came(ring_cuda *c, const message_note *n) {
+  return ring_cuda_check(
+      c, ring_cuda_driver(c)->event_record(n->came.event, n->stream),
+      "note that a message has come");
 }
 
 static dil_status ring_cuda_post(ring_device *d, ring_lane lane,
@@ -276,12 +311,12 @@ static dil_status ring_cuda_post(ring_device *d, ring_lane lane,
   if (!status) n->stream = c->lane[lane].stream;
   if (!status) status = ring_cuda_note_packed(c, n);
   if (!status) {
-    n->expects = t->from >= 0;
-    n->from = t->from;
+    n->peer = t->from >= 0 ? t->from : t->to;
     ordered.order = &c->lane[lane].order;
     ordered.ready = &n->packed;
     status = link->calls->post(link, slot, &ordered);
   }
+  if (!status && link->calls->orders_at_post) status = ring_cuda_note_came(c, n);
   cuda_leave(c->gpu);
   return status;
 }
@@ -289,15 +324,13 @@ static dil_status ring_cuda_post(ring_device *d, ring_lane lane,
 /* Makes the passes of the step wait for the message. */
 static dil_status ring_cuda_wait(ring_device *d, dil_link *link, int32_t slot) {
   ring_cuda *c = ring_cuda_of(d);
-  const cuda_driver *driver = ring_cuda_driver(c);
   dil_status status = link->calls->wait(link, slot);
   if (!status) status = cuda_enter(c->gpu);
   if (status) return status;
   message_note *n = notes_last(&c->notes, slot);
-  n->step = link->step;
-  cu_result result = driver->event_record(n->came.event, n->stream);
-  if (!result) result = driver->stream_wait(c->passes, n->came.event, 0);
-  status = ring_cuda_check(c, result, "have a stream wait");
+  n->step = c->begun;
+  if (!link->calls->orders_at_post) status = ring_cuda_note_came(c, n);
+  if (!status) status = ring_cuda_follow_event(c, n->came.event);
   cuda_leave(c->gpu);
   bool sums = n->stream == c->lane[RING_SUMS].stream; /* behind their step */
   return status || sums ? status : ring_cuda_note_begun(c, link->step);

@@ -54,7 +54,27 @@ static dil_status notes_add_message(ring_notes *n) {
   return status ? status : notes_make_event(n, &made->came.event, UNTIMED);
 }
 
-void notes_begin(ring_notes *n) { n->posted = 0; }
+static dil_status notes_add_hold(ring_notes *n) {
+  void **all = (void **)n->hold;
+  hold_note *made = calloc(1, sizeof *made);
+  bool grown = made && notes_grow(&all, n->holds);
+  n->hold = (hold_note **)all;
+  if (!grown) {
+    free(made);
+    return notes_no_memory();
+  }
+  n->hold[n->holds++] = made;
+  dil_status status = notes_make_event(n, &made->begun, UNTIMED);
+  return status ? status : notes_make_event(n, &made->done, UNTIMED);
+}
+
+void notes_begin(ring_notes *n) { n->posted = n->held = 0; }
+
+dil_status notes_hold(ring_notes *n, hold_note **made) {
+  dil_status status = n->held == n->holds ? notes_add_hold(n) : DIL_OK;
+  *made = status ? NULL : n->hold[n->held++];
+  return status;
+}
 
 dil_status notes_step(ring_notes *n, int32_t step, step_note **found) {
   dil_status status = DIL_OK;
@@ -101,7 +121,13 @@ void notes_free(ring_notes *n) {
     notes_free_event(n, n->message[i]->came.event);
     free(n->message[i]);
   }
+  for (int32_t i = 0; i < n->holds; i++) {
+    notes_free_event(n, n->hold[i]->begun);
+    notes_free_event(n, n->hold[i]->done);
+    free(n->hold[i]);
+  }
   free(n->step);
+  free(n->hold);
   free(n->message);
   free(n->of_slot);
 }

@@ -1,5 +1,5 @@
 /* ring_events.h - the CUDA events of a rank's run: at the begin and end of each
- * step, and where each message is packed and has come. In: steps, and slots of
+ * step, where each message is packed and has come, and around each wait of passes. In: steps, and slots of
  * a link in the order of their posts. Out: events, which later runs reuse. */
 #ifndef DIL_RUNTIME_CUDA_RING_RING_EVENTS_H
 #define DIL_RUNTIME_CUDA_RING_RING_EVENTS_H
@@ -21,11 +21,18 @@ typedef struct step_note {
 typedef struct message_note {
   shared_event packed, came; /* on its lane's stream */
   cu_stream stream;        /* of its lane */
-  bool expects;            /* a message comes from rank `from` */
-  int32_t from;
-  int32_t step;            /* the step that waits for it; -1: none so far */
+  int32_t peer;            /* the rank whose message comes, else the rank that
+                              takes this one; -1: none */
+  int32_t step;            /* the first step whose passes wait for it; -1: none so
+                              far */
   bool over;               /* it is known to have come */
 } message_note;
+
+/* Around waits of the passes' stream for other streams: between the two events
+ * passes are held up. */
+typedef struct hold_note {
+  cu_event begun, done;
+} hold_note;
 
 /* The address of a note stays valid until notes_free. */
 typedef struct ring_notes {
@@ -34,16 +41,20 @@ typedef struct ring_notes {
   int32_t steps;
   message_note **message;  /* in the order of the posts */
   int32_t messages, posted; /* allocated; used in this run */
+  hold_note **hold;        /* in their order */
+  int32_t holds, held;     /* allocated; used in this run */
   int32_t *of_slot;        /* index of the last message of each slot */
   int32_t slots;
 } ring_notes;
 
-/* A run begins: no message has been posted. */
+/* A run begins: no message has been posted, and passes have not been held up. */
 void notes_begin(ring_notes *n);
 /* The note of a step; the first run makes it. */
 dil_status notes_step(ring_notes *n, int32_t step, step_note **found);
 /* A note for a message that is posted to a slot. */
 dil_status notes_post(ring_notes *n, int32_t slot, message_note **made);
+/* A note for waits of the passes. */
+dil_status notes_hold(ring_notes *n, hold_note **made);
 /* The note of the last message that was posted to a slot. */
 message_note *notes_last(const ring_notes *n, int32_t slot);
 void notes_free(ring_notes *n);

@@ -14,35 +14,63 @@ static void ring_cuda_pause(int64_t turns) {
   else if (turns > few) sched_yield();
 }
 
-/* Polls until the event has passed or the link has failed. If `from` is a rank,
- * the event waits for its message, so the link's timeout applies. With -1 it waits
- * for passes, which may take longer, or for messages that leave: after each timeout
- * a rank that is known to be silent is asked for. */
+/* An event that was never recorded counts as passed, as in CUDA. */
+static bool ring_cuda_has_passed(const ring_cuda *c, cu_event event) {
+  return !ring_cuda_driver(c)->event_query(event);
+}
+
+/* The message that holds up the passes, -1 if they compute. They may stand behind
+ * other messages than those of their step: until memory is free, or until a later
+ * message is packed, and NCCL sends messages in the order of their posts. */
+static int32_t ring_cuda_held_by(const ring_cuda *c) {
+  bool held = false;
+  for (int32_t i = 0; i < c->notes.held && !held; i++)
+    held = ring_cuda_has_passed(c, c->notes.hold[i]->begun) &&
+           !ring_cuda_has_passed(c, c->notes.hold[i]->done);
+  for (int32_t i = 0; i < c->notes.posted && held; i++) {
+    const message_note *n = c->notes.message[i];
+    if (n->peer >= 0 && !ring_cuda_has_passed(c, n->came.event)) return i;
+  }
+  return -1;
+}
+
+/* Says that the peer is silent, or the rank that the peer waits for itself. */
+static dil_status ring_cuda_fail_silent(dil_link *link, int32_t peer) {
+  int32_t silent = link->calls->find_silent_rank
+                       ? link->calls->find_silent_rank(link, peer)
+                       : peer;
+  dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
+           "at most %g s", link_number(link, silent),
+           link_number(link, link->rank), link->step, link->timeout);
+  if (link->calls->report_failure)
+    link->calls->report_failure(link, silent, dil_last_error());
+  return DIL_PEER;
+}
+
+/* Polls until the event has passed or the link has failed. If `peer` is a rank, the
+ * event waits for a message of it or to it, so the link's timeout applies. With -1
+ * it waits for passes, which may take longer: there the timeout applies while one
+ * message holds them up. */
 static dil_status ring_cuda_watch(ring_cuda *c, dil_link *link, cu_event event,
-                                  int32_t from) {
-  enum { NOT_READY = 600 };
-  double end = clock_seconds() + link->timeout;
+                                  int32_t peer) {
+  enum { NOT_READY = 600, LOOKS = 8 }; /* looks in a timeout */
+  double now = clock_seconds(), end = now + link->timeout, look = now;
+  int32_t holds = -1;
   for (int64_t turns = 0;; turns++) {
     cu_result result = ring_cuda_driver(c)->event_query(event);
     if (result != NOT_READY) return ring_cuda_check(c, result, "finish a step");
     dil_status status = link->calls->check(link);
     if (status) return status;
-    if (clock_seconds() > end) {
-      int32_t silent = link->calls->find_silent_rank
-                           ? link->calls->find_silent_rank(link, from)
-                           : from;
-      if (silent < 0) {
-        end = clock_seconds() + link->timeout;
-        continue;
-      }
-      from = silent;
-      dil_fail(DIL_PEER, "rank %d is silent: rank %d waited for it in step %d, "
-               "at most %g s", link_number(link, from),
-               link_number(link, link->rank), link->step, link->timeout);
-      if (link->calls->report_failure)
-        link->calls->report_failure(link, from, dil_last_error());
-      return DIL_PEER;
+    now = clock_seconds();
+    if (peer < 0 && now > look) {
+      int32_t held_by = ring_cuda_held_by(c);
+      if (held_by < 0 || held_by != holds) end = now + link->timeout;
+      holds = held_by;
+      look = now + link->timeout / LOOKS;
     }
+    if (now > end)
+      return ring_cuda_fail_silent(
+          link, peer >= 0 ? peer : c->notes.message[holds]->peer);
     ring_cuda_pause(turns);
   }
 }
@@ -70,14 +98,15 @@ static dil_status ring_cuda_count_step(ring_cuda *c, int32_t step,
   return status;
 }
 
-/* Waits for all messages that steps up to this one wait for. */
+/* Waits for all messages that steps up to this one wait for. A rank may be silent
+ * that does not take a message, as one may that sends none. */
 static dil_status ring_cuda_watch_messages(ring_cuda *c, dil_link *link,
                                            int32_t step) {
   dil_status status = DIL_OK;
   for (int32_t i = 0; i < c->notes.posted && !status; i++) {
     message_note *n = c->notes.message[i];
-    if (!n->expects || n->over || n->step < 0 || n->step > step) continue;
-    status = ring_cuda_watch(c, link, n->came.event, n->from);
+    if (n->peer < 0 || n->over || n->step < 0 || n->step > step) continue;
+    status = ring_cuda_watch(c, link, n->came.event, n->peer);
     n->over = !status;
   }
   return status;

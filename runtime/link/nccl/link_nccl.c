@@ -292,6 +292,7 @@ static void nccl_free(dil_link *link) {
 }
 
 static const link_calls nccl_calls = {.name = "nccl",
+                                      .orders_at_post = true,
                                       .post = nccl_post,
                                       .wait = nccl_wait,
                                       .check = nccl_check,

@@ -201,7 +201,6 @@ static void socket_heartbeat(dil_link *link) {
 static int32_t socket_find_silent_rank(dil_link *link, int32_t silent) {
   socket_link *l = socket_link_of(link);
   net *n = l->net;
-  if (silent < 0) return -1;
   int32_t rank = link_number(link, silent);
   double end = clock_seconds() + 0.2 + link->timeout / 20;
   net_send_all(n, FRAME_WAITS, rank);
