@@ -33,6 +33,9 @@ typedef struct dil_shard {
    * added too, in one call of those for these queries. */
   double *inputs;
   bool sinks;
+  bool opens;              /* backward, on a GPU: the sums of dQ, dK and dV, each
+                              contiguous, hold nothing yet, and the call writes
+                              them all; else it adds */
   /* Backward: of each row the numbers that cpu_kernel_row_numbers writes, in
    * place of o, lse and the states; NULL: these say them. */
   const float *numbers;

@@ -6,7 +6,8 @@
  * softmax or a delta of its own, the states of the rows say its lse and o. Rows
  * that come from another rank bring numbers in place of all that. The fast kernels
  * leave out rows whose sums are not finite, and mark them: the general ones then
- * add these alone. */
+ * add these alone. A shard that opens its sums writes them in its first pass, or
+ * clears them before it. */
 #include "backward.h"
 #include "workspace.h"
 #include "general.h"
@@ -217,9 +218,39 @@ static dil_status shard_run_fast(backward_run *b, char *base) {
   return status;
 }
 
+/* Whether the first pass writes all sums. Its shard has rows, and keys. */
+static bool shard_opens_fast(const backward_run *b) {
+  const gradient_run *g = &b->gradient;
+  const backward_codes *codes = &b->codes;
+  return shard_is_fast(b) && shard_has_pass(b, 0) &&
+         hopper_gradient_opens(g, codes->fast_q) &&
+         hopper_gradient_opens(g, codes->fast_k) &&
+         hopper_gradient_opens(g, codes->fast_v);
+}
+
+/* The sums of a shard that opens them are contiguous. */
+static dil_status shard_clear_sums(const backward_run *b) {
+  const cuda_driver *driver = b->run.device->driver;
+  const dil_backward_call *c = b->call;
+  const dil_tensor *const all[] = {&c->dq, &c->dk, &c->dv};
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < 3 && !status; i++) {
+    size_t bytes = (size_t)dil_tensor_count(all[i]) * sizeof(float);
+    if (all[i]->data && bytes)
+      status = cuda_check(
+          driver,
+          driver->fill_ordered((cu_pointer)(uintptr_t)all[i]->data, 0, bytes,
+                               b->run.stream),
+          "clear sums");
+  }
+  return status;
+}
+
 static dil_status shard_run_all(backward_run *b) {
   const gradient_run *g = &b->gradient;
   dil_status status = DIL_OK;
+  if (b->run.shard->opens && !shard_opens_fast(b)) status = shard_clear_sums(b);
+  if (status) return status;
   if (b->run.bounds) status = general_bounds(&b->run, b->codes.general);
   if (!status) status = input_sums_begin(g, b->sums, b->codes.q, &b->inputs);
   if (!status && shard_is_fast(b)) return shard_run_fast(b, (char *)g->facts);
@@ -255,13 +286,23 @@ static dil_status shard_run_entered(backward_run *b, void *stream,
   return status;
 }
 
+static dil_status shard_clear_entered(backward_run *b, void *stream) {
+  dil_status status = cuda_enter(b->kernel->device);
+  if (status) return status;
+  b->run.stream = stream;
+  status = shard_clear_sums(b);
+  cuda_leave(b->kernel->device);
+  return status;
+}
+
 dil_status kernel_backward_shard(dil_cuda_kernel *kernel,
                                  const dil_backward_call *call,
                                  const dil_shard *shard, void *stream) {
   backward_run b;
   dil_status status = shard_check(kernel, call, shard, &b);
-  bool nothing = !shard->sinks && b.run.M == 0;
-  if (status || nothing || cuda_rows(&b.run) == 0) return status;
+  bool nothing = (!shard->sinks && b.run.M == 0) || cuda_rows(&b.run) == 0;
+  if (status || (nothing && !shard->opens)) return status;
+  if (nothing) return shard_clear_entered(&b, stream);
   return shard_run_entered(&b, stream, shard_run_all);
 }
 

@@ -37,6 +37,13 @@ static dil_status clear_own(const dil_rank *r, const dil_tensor *gradient) {
   return bytes ? c->cuda->fill(c->gpu, gradient->data, 0, bytes) : DIL_OK;
 }
 
+/* Of several progressions the rows of a batch lie among each other. */
+static bool opens_sums(const rank_run *run) {
+  int32_t rank = run->ring.link->rank;
+  return ring_opens_sums(&run->ring) &&
+         partition_queries(&run->ring.shape, rank).count <= 1;
+}
+
 /* Sums of dq, dk and dv behind the sums of inputs, which are float64. */
 static dil_status take_sums(const dil_rank *r, const dil_backward_call *c,
                             rank_run *run, dil_tensor sums[3]) {
@@ -45,18 +52,20 @@ static dil_status take_sums(const dil_rank *r, const dil_backward_call *c,
   int64_t inputs = input_sums_count(c);
   int64_t first = round_up(inputs * (int64_t)sizeof(double), ALIGN);
   int64_t bytes = first;
+  bool opens = run->gradients.opens = opens_sums(run);
   for (int i = 0; i < 3; i++)
     if (!sums_itself(r, t.gradient[i]))
       bytes += round_up(sum_bytes(t.of[i]), ALIGN);
   dil_status status =
-      r->device->calls->take(r->device, bytes, RING_ZEROS, &run->sums);
+      r->device->calls->take(r->device, bytes,
+                             opens && !inputs ? RING_ANY : RING_ZEROS, &run->sums);
   char *at = run->sums;
   run->gradients.inputs = inputs ? (double *)run->sums : NULL;
   if (at) at += first;
   for (int i = 0; i < 3 && !status; i++) {
     if (sums_itself(r, t.gradient[i])) {
       sums[i] = *t.gradient[i];
-      status = clear_own(r, t.gradient[i]);
+      if (!opens) status = clear_own(r, t.gradient[i]);
       continue;
     }
     sums[i] = dil_tensor_make(at, DIL_F32, t.of[i]->rank, t.of[i]->shape);

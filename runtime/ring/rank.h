@@ -71,7 +71,7 @@ resident_shard rank_shard(const group_rank *m, const dil_call *call);
 /* ranks_backward.c: before a run backward of a rank, its views and cleared sums;
  * after all ranks' runs, the sums to the call's gradients. The memory is freed
  * with the rank's device. */
-dil_status rank_gradients_begin(group_rank *m);
+dil_status rank_gradients_begin(group_rank *m, bool opens);
 dil_status rank_gradients_store(rank_group *c);
 void rank_gradients_free(group_rank *m);
 /* ranks.c: the device that holds the rank's rows. */

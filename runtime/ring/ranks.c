@@ -162,7 +162,8 @@ static dil_status rank_run(group_rank *m, dil_link *link) {
   r.checkpoint.name = m->rank;
   rank_view(m, &call, &owned);
   if (t->spoil) t->spoil(&r, m->rank);
-  dil_status status = r.gradients ? rank_gradients_begin(m) : DIL_OK;
+  dil_status status =
+      r.gradients ? rank_gradients_begin(m, ring_opens_sums(&r)) : DIL_OK;
   char why[256];
   snprintf(why, sizeof why, "%s", dil_last_error());
   if (status) link->calls->revoke(link, why);

@@ -62,14 +62,17 @@ static void view_given(const group_rank *m, const dil_backward_call *call,
   memcpy(lse, m->held_lse, sizeof m->held_lse);
 }
 
-dil_status rank_gradients_begin(group_rank *m) {
+dil_status rank_gradients_begin(group_rank *m, bool opens) {
   const dil_backward_call *call = m->group->backward;
   ring_device *d = rank_device(m);
   rank_gradients_free(m);
   m->sums = (ring_gradients){.wanted = call->inputs,
-                             .lse_given = call->lse.data != NULL};
+                             .lse_given = call->lse.data != NULL,
+                             .opens = opens};
   int64_t bytes = lay_out(m, &m->sums, NULL);
-  dil_status status = d->calls->take(d, bytes, RING_ZEROS, &m->sum_memory);
+  bool any = opens && !input_sums_count(call); /* these begin at 0 */
+  dil_status status = d->calls->take(d, bytes, any ? RING_ANY : RING_ZEROS,
+                                     &m->sum_memory);
   if (status) return status;
   lay_out(m, &m->sums, m->sum_memory);
   view_given(m, call, m->sums.output, m->sums.lse);

@@ -40,7 +40,8 @@ typedef struct ring_routes {
 void ring_routes_free(ring_routes *routes, ring_device *device);
 
 /* The tensors of a run backward, of the rank's own rows: one view for each
- * progression, as in ring_rows. The sums are f32 and begin at 0. */
+ * progression, as in ring_rows. The sums are f32 and begin at 0. With `opens` those
+ * of rows hold nothing yet, each is contiguous, and the device opens sums. */
 typedef struct ring_gradients {
   dil_tensor output[PROGRESSIONS_MOST]; /* dO */
   dil_tensor lse[PROGRESSIONS_MOST];    /* dlse; data NULL: 0 */
@@ -48,6 +49,7 @@ typedef struct ring_gradients {
                                            view has data */
   dil_tensor dq[PROGRESSIONS_MOST];     /* sums */
   ring_keys keys;                       /* sums of dK and dV */
+  bool opens;
   const dil_tensor *wanted; /* of each input: its gradient; data NULL: it is not
                                wanted */
   double *inputs;           /* sums of the wanted gradients of inputs, one after
@@ -90,6 +92,8 @@ typedef struct dil_ring {
  * every rank fails: with its own status, or with DIL_PEER and a text that names
  * the failed rank and the step. */
 dil_status ring_run(dil_ring *ring);
+/* Returns whether a run may begin the sums of all progressions of its rows. */
+bool ring_opens_sums(const dil_ring *ring);
 
 /* ring_handshake.c: the handshake of a run. Before any row moves, the ranks
  * compare all values that must be the same on every rank; `B` counts this

@@ -58,7 +58,7 @@ static dil_status list_ways(ring_work *w) {
 static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
                             int32_t c, const ring_keys *from,
                             const ring_keys *sums, uint64_t left_out,
-                            bool sinks) {
+                            bool sinks, bool opens) {
   const ring_gradients *g = w->sums;
   dil_backward_call call = {.size = sizeof call,
                             .output = g->output[i],
@@ -72,12 +72,15 @@ static dil_status pass_over(ring_work *w, int32_t i, dil_progression keys,
     call.inputs[x] = g->wanted[x];
   shard.inputs = g->inputs;
   shard.sinks = sinks;
+  shard.opens = opens;
   if (w->numbers && !sinks && !w->device->calls->on_host)
     shard.numbers = w->own.numbers.k[i].data;
   shard.left_out = left_out;
   return w->device->calls->backward(w->device, &call, &shard);
 }
 
+/* Progressions of queries over those of keys. First each over its own number, which of
+ * the rank's own rows is the same one: these passes may open the sums. */
 static dil_status passes_over(ring_work *w, int32_t owner,
                               const ring_keys *keys, const ring_keys *sums) {
   positions owned = partition_keys(&w->ring->shape, owner);
@@ -85,10 +88,12 @@ static dil_status passes_over(ring_work *w, int32_t owner,
   uint64_t left_out = own ? 0 : w->ring->queries;
   double start = clock_seconds();
   dil_status status = DIL_OK;
-  for (int32_t c = 0; c < owned.count; c++)
-    for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
-      status = pass_over(w, i, owned.progression[c], c, keys, sums, left_out,
-                         false);
+  for (int32_t turn = 0; turn < 2; turn++)
+    for (int32_t c = 0; c < owned.count; c++)
+      for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
+        if ((i == c) == !turn)
+          status = pass_over(w, i, owned.progression[c], c, keys, sums, left_out,
+                             false, own && w->sums->opens && !turn);
   if (w->device->calls->on_host)
     w->ring->facts.computed += clock_seconds() - start;
   return status;
@@ -107,7 +112,7 @@ static dil_status add_sinks(ring_work *w) {
   if (!t->sinks || !w->ring->gradients->inputs) return DIL_OK;
   for (int32_t i = 0; i < ring_query_progressions(w) && !status; i++)
     status = pass_over(w, i, (dil_progression){0, 1, 0}, 0, &none, &sums, 0,
-                       true);
+                       true, false);
   return status;
 }
 
@@ -454,6 +459,13 @@ static dil_status begin_sums(ring_work *w) {
   for (int32_t i = 0; i < ranks; i++) w->kept[i] = step;
   if (status || !r->checkpoint.resume) return status;
   return ring_tell_step(r, step, w->kept);
+}
+
+bool ring_opens_sums(const dil_ring *r) {
+  int32_t rank = r->link->rank;
+  return r->device->calls->opens_sums && !r->checkpoint.resume &&
+         partition_queries(&r->shape, rank).count ==
+             partition_keys(&r->shape, rank).count;
 }
 
 dil_status ring_backward(ring_work *w) {

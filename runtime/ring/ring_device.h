@@ -53,6 +53,7 @@ typedef struct ring_device_calls {
   const char *name;
   bool on_host;              /* its memory is the host's, and it does each
                                 request at once */
+  bool opens_sums;           /* a pass backward may begin sums (dil_shard) */
   int32_t (*states)(const ring_device *d); /* see cpu_kernel_states */
   dil_status (*start)(ring_device *d); /* a run begins */
   /* Memory in the order of requests, as of a stream-ordered allocator: earlier

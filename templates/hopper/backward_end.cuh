@@ -24,10 +24,12 @@ DEVICE bool all_finite(bool finite) {
   return finite;
 }
 
-// Adds a warp's rows to the sums of earlier passes. The four threads of a row
-// write 32 bytes together.
+// Adds a warp's rows to the sums of earlier passes, or writes them where there are
+// none; a row that is marked gains nothing. The four threads of a row write 32 bytes
+// together.
 template <int count>
-DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
+DEVICE bool put_gradient(const hopper_backward_launch &run,
+                         const hopper_gradient &to, float (&x)[count],
                          const tile_rows_message &t, float factor,
                          int columns, unsigned char *marks) {
   u32 thread = thread_index();
@@ -41,17 +43,19 @@ DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
     bool good = all_finite(are_finite(x, half));
     if (at >= t.rows) continue;
     finite &= good;
-    if (MARKS && !good) {
-      marks[t.first + at * t.step] = 1;
-      continue;
-    }
+    bool marked = MARKS && !good;
+    if (marked) marks[t.first + at * t.step] = 1;
+    if (marked && !run.opens) continue;
 #pragma unroll
     for (int g = 0; g < count / 4; g++) {
       float2 *sum = (float2 *)(here + 8 * g);
       if (8 * g + column >= columns) continue;
-      float2 now = *sum;
-      now.x += x[4 * g + 2 * half] * factor;
-      now.y += x[4 * g + 2 * half + 1] * factor;
+      float2 now = make_float2(0, 0);
+      if (!run.opens) now = *sum;
+      if (!marked) {
+        now.x += x[4 * g + 2 * half] * factor;
+        now.y += x[4 * g + 2 * half + 1] * factor;
+      }
       *sum = now;
     }
   }
@@ -62,7 +66,8 @@ DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
 // exchange words, so that each holds 8 bytes of one of two groups of columns.
 // The four threads of a row then write 32 bytes together.
 template <int count>
-DEVICE bool put_gradient(const hopper_gradient &to, float (&x)[count],
+DEVICE bool put_gradient(const hopper_backward_launch &,
+                         const hopper_gradient &to, float (&x)[count],
                          const tile_rows_message &t, float factor,
                          int columns, unsigned char *) {
   u32 thread = thread_index();
@@ -96,7 +101,7 @@ DEVICE void store_gradient(const hopper_backward_launch &run,
                            int columns, unsigned char *marks) {
   if (MARKS)
     marks += ((long long)t.batch * run.of.heads + t.head) * run.held_rows;
-  if (to.data && !put_gradient(to, x, t, factor, columns, marks))
+  if (to.data && !put_gradient(run, to, x, t, factor, columns, marks))
     *(volatile unsigned *)run.spoiled = 1;
 }
 

@@ -43,6 +43,7 @@ typedef struct hopper_backward_launch {
   /* Of a shard, [batches, heads, held_rows]: rows whose sums are not finite are
    * marked, and not added. */
   unsigned char *scored_marks, *weighted_marks;
+  int opens;                   /* the sums hold nothing yet: tiles write them */
 } hopper_backward_launch;
 
 /* The parameter of the kernel that makes the facts. Strides count elements, in

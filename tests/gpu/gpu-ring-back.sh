@@ -138,7 +138,7 @@ host_ranks() {
 
 # shellcheck disable=SC2086 # a list of words
 is "gradients, some branches gather: the same bits" mixed some \
-  "devices $ring; ring $ring;" --dk $few --backward
+  "devices $ring; ring $ring;" --dk $mixing --backward
 
 # ---- state ---------------------------------------------------------------------
 

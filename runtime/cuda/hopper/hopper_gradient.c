@@ -27,7 +27,7 @@ typedef struct gradient_memory {
   pthread_mutex_t lock;
   hopper_table *table; /* by pass */
   bool nested;         /* the segments of every pass are nested */
-  bool clears; /* some rows are in no tile, or passes add: they become 0 first */
+  bool misses; /* some rows are in no tile of the first pass */
   map_cache maps;
   hopper_sizes sizes;
 } gradient_memory;
@@ -59,8 +59,8 @@ static dil_status gradient_fill_table(const dil_table *from, int32_t pass,
     return dil_fail(DIL_INTERNAL, "Hopper kernels without tables: %s", reason);
   int64_t intervals = t->interval ? t->period / t->interval : 1;
   int32_t heads = keys ? from->kv_heads : from->heads;
-  m->clears |=
-      from->pass_count > 1 || t->bare || t->instance_count < heads * intervals;
+  if (pass == 0)
+    m->misses = t->bare || t->instance_count < heads * intervals;
   t->bare = false; /* hopper_clear sees to those rows */
   return DIL_OK;
 }
@@ -222,21 +222,28 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   return counters_give(counters, r->stream, &counter, status);
 }
 
-/* Whether some rows are in no tile, or several passes add to them. */
-static bool gradient_clears(const cuda_run *r, const gradient_memory *m) {
-  return !r->shard && (m->clears || r->call->lengths || r->N > r->M);
+/* A shard may have tiles for some of its rows only. */
+bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code) {
+  const cuda_run *r = g->of;
+  const gradient_memory *m = code->memory;
+  if (m->misses || r->call->lengths) return false;
+  if (!r->shard) return r->N <= r->M;
+  const hopper_place all = gradient_place(r, 0, gradient_holds_keys(code));
+  return code->family != &cuda_hopper_fused && all.low <= all.first &&
+         all.high >= all.first + all.rows;
 }
 
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code) {
   enum { CLEARING_BLOCKS = 8, CLEARING_THREADS = 256 };
-  const gradient_memory *m = code->memory;
+  const dil_shard *shard = g->of->shard;
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, pass, space, code, &l);
   if (status || (!l.scored.data && !l.weighted.data && !l.query_sums))
     return status;
-  if (gradient_clears(g->of, m) && pass == 0)
+  l.opens = pass == 0 && (!shard || shard->opens) && hopper_gradient_opens(g, code);
+  if (pass == 0 && !shard && !l.opens)
     status = cuda_launch(g->of, code, ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);

@@ -45,8 +45,12 @@ dil_status hopper_gradient_facts(const gradient_run *g, int32_t pass,
 /* Marks rows of a state, of which a pass will open those that it sees. */
 dil_status hopper_gradient_mark(const cuda_run *r, float *state_lse,
                                 int64_t rows);
+/* Returns whether the first pass of a code has all rows of a call, and so need not
+ * find sums of 0. */
+bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code);
 /* The gradients that a code makes of a pass, where they are wanted. Several
- * passes add to the sums of their targets. */
+ * passes add to the sums of their targets. The first pass of a whole call, and of a
+ * shard that opens its sums, begins them. */
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code);
