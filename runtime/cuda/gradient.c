@@ -19,7 +19,7 @@ enum {
   ENTRY_CLEAR
 };
 enum {
-  ROW_WARPS = 8, /* of a block of dil_delta and the like */
+  ROW_WARPS = 8, /* of a block of dil_round and the like */
   SINK_ROWS = 32 /* of a block of dil_sink_inputs at once */
 };
 
@@ -86,8 +86,10 @@ dil_status gradient_delta(const gradient_run *g, const cuda_code *code) {
   dil_status status = general_fill(g->of, 0, false, code, &p.of);
   if (status) return status;
   gradient_fill(g, true, &p);
-  return gradient_launch_rows(g, cuda_rows(g->of) * g->of->table->heads, code,
-                              ENTRY_DELTA, &p);
+  int64_t rows = cuda_rows(g->of) * g->of->table->heads; /* as dil_delta counts */
+  return gradient_launch_rows(
+      g, (rows * DIL_ROW_LANES(g->of->table->value_dim) + 31) / 32, code,
+      ENTRY_DELTA, &p);
 }
 
 /* Returns whether a code makes something that is wanted. */

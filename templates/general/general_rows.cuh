@@ -1,6 +1,7 @@
 /* general_rows.cuh - the rows of a tile, and all rows of a call, a warp each.
  * Needs the sizes of general_sizes.cuh. */
 #pragma once
+#include "templates/shared/divide.cuh"
 
 #ifndef ROW_WARP
 #define ROW_WARP (threadIdx.x >> 5) /* the groups of rows that a warp has */
@@ -49,9 +50,8 @@ DIL_INLINE dil_place document_place(const dil_params &p, long long index) {
 DIL_INLINE dil_place place_of(const dil_params &p, long long index) {
   if (is_packed(p)) return document_place(p, index);
   dil_place at;
-  at.h = p.head + (int)(index % p.heads);
-  at.n = (int)(index / p.heads % p.rows);
-  at.b = (int)(index / p.heads / p.rows);
+  at.b = (int)divide(divide(index, p.heads, &at.h), p.rows, &at.n);
+  at.h += p.head;
   at.state = 0;
   return at;
 }

@@ -91,42 +91,100 @@ DIL_INLINE void end_tile(const dil_gradient_params &g, const dil_tile &t,
 /* ---- all rows ------------------------------------------------------------ */
 
 #if MAKES & MAKES_Q
+struct alignas(4 * sizeof(element)) four_elements {
+  element at[4];
+};
+
+/* The product of eight elements of two rows, of which the lane has those from `i` on.
+ * `fours`: they are read four at a time. */
+DIL_INLINE float dot_eight(const element *d, const element *o, int i, bool fours) {
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 8; k += 4) {
+    four_elements x = {}, y = {};
+    if (fours && i + k < VALUE_DIM) {
+      x = *(const four_elements *)(d + i + k);
+      y = *(const four_elements *)(o + i + k);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      if (!fours && i + k + e < VALUE_DIM) {
+        x.at[e] = d[i + k + e];
+        y.at[e] = o[i + k + e];
+      }
+      sum += widen(x.at[e]) * widen(y.at[e]);
+    }
+  }
+  return sum;
+}
+/* The same of an o of f32. */
+DIL_INLINE float dot_eight_wide(const element *d, const float *o, int i) {
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 8; k++)
+    if (i + k < VALUE_DIM) sum += widen(d[i + k]) * o[i + k];
+  return sum;
+}
+
+/* A lane's part of dO . o of a row. */
+DIL_INLINE float dot_output(const dil_gradient_params &g, const dil_place &at,
+                            int lane) {
+  const dil_params &p = g.of;
+  const int lanes = DIL_ROW_LANES(VALUE_DIM);
+  const element *d = output_row(p, at.b, at.n, at.h);
+  long long from = queries_place(p, at.b, g.o_stride) + at.n * g.o_stride[1] +
+                   (at.h - p.head) * g.o_stride[2];
+  const element *o = (const element *)g.o + from;
+  bool fours = VALUE_DIM % 4 == 0 &&
+               ((unsigned long long)d | (unsigned long long)o) %
+                       sizeof(four_elements) == 0;
+  float sum = 0;
+#pragma unroll
+  for (int i = 8 * lane; i < VALUE_DIM; i += 8 * lanes)
+    sum += g.o_wide ? dot_eight_wide(d, (const float *)g.o + from, i)
+                    : dot_eight(d, o, i, fours);
+  return sum;
+}
+
+/* lse of a row in units of log2, and its delta. */
+DIL_INLINE void put_facts(const dil_gradient_params &g, const dil_place &at,
+                          long long index, float sum) {
+  const dil_params &p = g.of;
+  long long h = at.h - p.head;
+  float lse = g.lse[queries_place(p, at.b, g.lse_stride) +
+                    at.n * g.lse_stride[1] + h * g.lse_stride[2]];
+  if (g.lse_gradient) /* the weight is a factor of all gradients */
+    sum -= g.lse_gradient[queries_place(p, at.b, g.lse_gradient_stride) +
+                          at.n * g.lse_gradient_stride[1] +
+                          h * g.lse_gradient_stride[2]] /
+           p.weight;
+  float *facts = g.facts + DIL_FACTS * index * g.fact_states;
+  facts[0] = lse == DIL_NONE ? -lse : lse * DIL_LOG2_E;
+  facts[1] = sum;
+}
+
+/* A few lanes for each row; all of a warp take part in the sums. */
 extern "C" __global__ void
 dil_delta(const __grid_constant__ dil_gradient_params g) {
   if (g.only_if && !*g.only_if) return;
   const dil_params &p = g.of;
-  WARP_ROWS(p, index) {
-    dil_place at = place_of(p, index);
-    if (at.b < 0) continue;
-    long long h = at.h - p.head;
-    const element *d = output_row(p, at.b, at.n, at.h);
-    long long from = queries_place(p, at.b, g.o_stride) +
-                     at.n * g.o_stride[1] + h * g.o_stride[2];
-    float sum = 0;
+  const int lanes = DIL_ROW_LANES(VALUE_DIM);
+  long long rows = all_rows(p), step = (long long)gridDim.x * blockDim.x / lanes;
+  int lane = threadIdx.x % lanes, own = threadIdx.x % 32 / lanes;
+  long long first =
+      ((long long)blockIdx.x * blockDim.x + threadIdx.x / 32 * 32) / lanes;
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; g.o && i < VALUE_DIM; i += 32)
-      sum += widen(d[i]) * (g.o_wide ? ((const float *)g.o)[from + i]
-                                     : widen(((const element *)g.o)[from + i]));
+  for (; first < rows; first += step) {
+    bool there = first + own < rows;
+    dil_place at = place_of(p, there ? first + own : 0);
+    there &= at.b >= 0;
+    float sum = there && g.o ? dot_output(g, at, lane) : 0;
 #pragma unroll
-    for (int away = 16; away; away >>= 1)
+    for (int away = lanes / 2; away; away >>= 1)
       sum += __shfl_xor_sync(0xffffffffu, sum, away);
-    if (threadIdx.x % 32) continue;
-    float lse = g.lse[queries_place(p, at.b, g.lse_stride) +
-                      at.n * g.lse_stride[1] + h * g.lse_stride[2]];
-    if (g.lse_gradient) /* the weight is a factor of all gradients */
-      sum -= g.lse_gradient[queries_place(p, at.b, g.lse_gradient_stride) +
-                            at.n * g.lse_gradient_stride[1] +
-                            h * g.lse_gradient_stride[2]] /
-             p.weight;
-    float *facts = g.facts + DIL_FACTS * index * g.fact_states;
-    facts[0] = lse == DIL_NONE ? -lse : lse * DIL_LOG2_E;
-    facts[1] = sum;
+    if (there && lane == 0) put_facts(g, at, first + own, sum);
   }
 }
-
-struct alignas(4 * sizeof(element)) four_elements {
-  element at[4];
-};
 
 /* Whether groups of four elements of `rounded` stand where one store writes them. */
 DIL_INLINE bool rounds_four(const dil_gradient_params &g) {

@@ -145,7 +145,25 @@ DEVICE void put_facts(const hopper_facts_launch &run, const head_row &r,
       facts;
 }
 
+#if ELEMENT != 2
+// Facts that came with the rows, a lane each.
+DEVICE void take_numbers(const hopper_facts_launch &run) {
+  long long rows = (long long)run.batches * run.rows * run.heads;
+  long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; row < rows; row += (long long)run.fact_blocks * blockDim.x) {
+    int h, n;
+    long long b = divide(divide(row, run.heads, &h), run.rows, &n);
+    float2 facts = ((const float2 *)run.numbers)[row];
+    facts.y *= run.kept;
+    ((float2 *)run.facts)[(b * run.heads + h) * run.rows + n] = facts;
+  }
+}
+#endif
+
 DEVICE void make_facts(const hopper_facts_launch &run) {
+#if ELEMENT != 2
+  if (run.numbers) return take_numbers(run);
+#endif
   float2 tops = {0, 0};
   long long blocks = blocks_of(run, run.rows, run.heads);
   for (long long i = blockIdx.x; i < blocks; i += run.fact_blocks) {

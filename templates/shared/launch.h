@@ -188,6 +188,15 @@ enum { DIL_GRADIENT_BYTES = 2312 }; /* of dil_gradient_params, as above */
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
 
+/* Lanes of a warp that share a row of so many elements, eight each. */
+#define DIL_ROW_LANES(size)                                                    \
+  ((size) <= 8    ? 1                                                          \
+   : (size) <= 16 ? 2                                                          \
+   : (size) <= 32 ? 4                                                          \
+   : (size) <= 64 ? 8                                                          \
+   : (size) <= 128 ? 16                                                        \
+                   : 32)
+
 /* The parameters of general/gradient.cu. */
 typedef struct dil_gradient_params {
   dil_params of;      /* the call; its o is the gradient of o (dO) */

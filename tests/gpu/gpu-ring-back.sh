@@ -136,9 +136,15 @@ host_ranks() {
 }
 [ "$gpus" -gt 0 ] || is "ranks of a host" host_ranks
 
-# shellcheck disable=SC2086 # a list of words
-is "gradients, some branches gather: the same bits" mixed some \
-  "devices $ring; ring $ring;" --dk $mixing --backward
+some_gather() {
+  # shellcheck disable=SC2086 # a list of words
+  if [ "$gpus" -gt 0 ]; then
+    mixed some 'devices 4; ring 4;' --dk -D w=16 --seq 1000 --backward
+  else
+    mixed some "devices $ring; ring $ring;" --dk $few --backward
+  fi
+}
+is "gradients, some branches gather: the same bits" some_gather
 
 # ---- state ---------------------------------------------------------------------
 

@@ -41,12 +41,10 @@ run() { # example, topology, options...
 
 if [ "$gpus" -eq 0 ]; then
   ring=3 small='-D w=16 --seq 100' few='-D w=16 --seq 48' patience=8 many=6 gathering=1
-  mixing=$few
   EMULATED_ORDER=random
   export EMULATED_ORDER
 else
   ring=4 small='-D w=64 --seq 5000' few=$small patience=3 many=3000 gathering=2
-  mixing='-D w=16 --seq 1000'
   [ "$gpus" -ge 4 ] || ring=2
 fi
 by_nccl="devices $ring; ring $ring; link nccl;"
