@@ -201,7 +201,8 @@ is "those left after a killed rank go on with gradients" shrinks KILL gone
 is "those left after a frozen rank go on with gradients" shrinks STOP silent
 unset DIL_LOG
 
-# Any rank, at any moment: the others name it, and the run resumes to the same bits.
+# Any rank, at any moment: the others name it, and the run resumes to the same bits. The
+# ranks meet in a file, or at a port, where nobody sees that a process is stopped.
 resumed() { # signal, word of the message
   # shellcheck disable=SC2086 # a list of words
   strike "$1" "$2" --backward &&
@@ -213,9 +214,14 @@ resumed() { # signal, word of the message
 is "gradients of a whole run" run longnet_ring "$by_nccl" $few --backward \
   --dq "$TMP/dq.npy" --dk "$TMP/dk.npy"
 kept=yes
+port=$((30000 + $$ % 20000))
 for turn in $(seq "${STRIKES:-2}"); do
   hit=$((turn % ring))
   moment=$(awk -v seed="$turn" 'BEGIN { srand(seed); print rand() }')
+  case $((turn % 3)) in
+  1) meet=localhost:$((port + turn)) ;;
+  *) meet= ;;
+  esac
   case $((turn % 2)) in
   0) is "rank $hit is killed, turn $turn" resumed KILL gone ;;
   *) is "rank $hit is frozen, turn $turn" resumed STOP silent ;;
