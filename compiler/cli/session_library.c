@@ -55,13 +55,17 @@ static dil_status read_library_pattern(const session_library *t,
   return DIL_OK;
 }
 
-/* The instruction set that the library chooses itself: the last usable one. */
+/* The instruction set that the library chooses itself: the last quick one. */
 static const char *usable_isa(json_t *isas) {
-  for (size_t i = json_array_size(isas); i > 0; i--) {
-    const char *isa = json_string_value(json_array_get(isas, i - 1));
-    if (isa && dil_isa_usable(isa)) return isa;
+  const char *found = NULL;
+  size_t index;
+  json_t *isa;
+  json_array_foreach(isas, index, isa) {
+    const char *name = json_string_value(isa);
+    if (name && dil_isa_usable(name) && (!found || dil_isa_is_quick(name)))
+      found = name;
   }
-  return NULL;
+  return found;
 }
 
 static dil_status limit_isa(session_library *t, const char *wish) {

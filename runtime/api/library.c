@@ -51,16 +51,26 @@ static void list_name(char *text, size_t room, const char *name) {
   snprintf(text + used, room - used, "%s%s", used ? ", " : "", name);
 }
 
-/* The strongest that this processor has. */
+/* The strongest that this processor has and that is quick there; else the strongest;
+ * -1: it has none. */
+static int32_t find_isa(const dil_library_kernel *k) {
+  int32_t found = -1;
+  for (int32_t i = 0; i < k->isa_count; i++)
+    if (dil_isa_usable(k->isas[i].isa) &&
+        (found < 0 || dil_isa_is_quick(k->isas[i].isa)))
+      found = i;
+  return found;
+}
+
 static dil_status choose_isa(const dil_library_kernel *k,
                              dil_kernel_source *source) {
   char list[128] = "";
-  for (int32_t i = k->isa_count - 1; i >= 0; i--)
-    if (dil_isa_usable(k->isas[i].isa)) {
-      source->target = k->isas[i].isa;
-      source->ready = k->isas[i].variant;
-      return DIL_OK;
-    }
+  int32_t found = find_isa(k);
+  if (found >= 0) {
+    source->target = k->isas[found].isa;
+    source->ready = k->isas[found].variant;
+    return DIL_OK;
+  }
   for (int32_t i = 0; i < k->isa_count; i++)
     list_name(list, sizeof list, k->isas[i].isa);
   const char *wish = getenv("DIL_CPU");

@@ -29,8 +29,14 @@ static int isa_level(const char *isa) {
   return level;
 }
 
+static bool isa_is_slow(int level) {
+  const arch_isa *row = &dil_host_arch.isas[level];
+  return row->slow && row->slow();
+}
+
 const char *dil_host_isa(void) {
   int level = isa_host_level();
+  while (level > 0 && isa_is_slow(level)) level--;
   return level >= 0 ? dil_host_arch.isas[level].name : NULL;
 }
 
@@ -44,6 +50,13 @@ bool dil_isa_usable(const char *isa) {
   int wanted = isa_level(isa);
   return wanted >= 0 && wanted <= isa_host_level() &&
          (!limit || wanted <= isa_level(limit));
+}
+
+bool dil_isa_is_quick(const char *isa) {
+  const char *limit = getenv("DIL_CPU");
+  int level = isa_level(isa);
+  if (limit && !strcmp(limit, isa)) return true;
+  return level >= 0 && !isa_is_slow(level);
 }
 
 dil_status dil_isa_check(const char *isa) {

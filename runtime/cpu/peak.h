@@ -7,12 +7,15 @@
 
 #pragma GCC visibility push(default)
 
-/* "avx512bf16", "avx512" or "avx2", the best of this processor; NULL when it
+/* "avx512bf16", "avx512" or "avx2", the quickest of this processor; NULL when it
  * lacks AVX2, FMA or F16C. */
 const char *dil_host_isa(void);
 /* Returns whether this processor has `isa` and DIL_CPU, where that is set,
  * names it or one that holds it: a limit for kernels of libraries. */
 bool dil_isa_usable(const char *isa);
+/* Returns whether a kernel made for `isa` is quick here: where pairs of bf16 take
+ * longer than f32, code without them is to be preferred, unless DIL_CPU names it. */
+bool dil_isa_is_quick(const char *isa);
 /* DIL_USAGE: there is no such instruction set; DIL_ENVIRONMENT: this processor
  * has not got it, or (isa NULL) has none of them. */
 dil_status dil_isa_check(const char *isa);

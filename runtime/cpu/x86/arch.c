@@ -38,11 +38,18 @@ static const arch_relocation x86_relocations[] = {
   }
 CPU_ISAS(X86_PRESENT)
 
+/* Intel's processors (measured: Sapphire Rapids) begin a vdpbf16ps in every second
+ * cycle, and two multiply-adds of f32 in each: half as many products. */
+static bool x86_pairs_are_slow(void) {
+  return __builtin_cpu_is("intel");
+}
+
 #define X86_ISA(join, id, name, processor, features, needs, vector, bits,      \
                 width, registers, key_block, value_block, scales_by_power,     \
                 dot_bf16)                                                      \
-  {name,     x86_has_##id,      width,                                         \
-   dot_bf16, x86_multiply_##id, x86_dot_pairs_##id},
+  {name,     x86_has_##id, width,                                              \
+   dot_bf16, (dot_bf16) ? x86_pairs_are_slow : NULL,                           \
+   x86_multiply_##id, x86_dot_pairs_##id},
 static const arch_isa x86_isas[] = {CPU_ISAS(X86_ISA)};
 
 const dil_arch dil_host_arch = {

@@ -1,6 +1,7 @@
 /* ring_events.h - the CUDA events of a rank's run: at the begin and end of each
- * step, where each message is packed and has come, and around each wait of passes. In: steps, and slots of
- * a link in the order of their posts. Out: events, which later runs reuse. */
+ * step, where each message is packed and has come, and around each wait of passes.
+ * In: steps, and slots of a link in the order of their posts. Out: events, which
+ * later runs reuse. */
 #ifndef DIL_RUNTIME_CUDA_RING_RING_EVENTS_H
 #define DIL_RUNTIME_CUDA_RING_RING_EVENTS_H
 

@@ -7,6 +7,7 @@
 #include "runtime/base/process.h"
 #include "runtime/base/random.h"
 #include "runtime/base/status.h"
+#include "runtime/cpu/isa.h"
 #include "runtime/cpu/peak.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -322,6 +323,25 @@ START_TEST(peaks_of_the_host) {
 }
 END_TEST
 
+/* No set that the host has is much quicker than the one that kernels are made for. */
+START_TEST(the_host_takes_its_quickest_set) {
+  static const char *const sets[] = {CPU_ISAS(CPU_ISA_NAME) NULL};
+  const char *isa = dil_host_isa();
+  if (!isa) return;
+  ck_assert(dil_isa_is_quick(isa));
+  for (int type = 0; type < 2; type++) {
+    double own = dil_peak_flops(isa, type, 0.05);
+    for (int32_t i = 0; sets[i]; i++)
+      if (dil_isa_usable(sets[i]))
+        ck_assert_double_lt(dil_peak_flops(sets[i], type, 0.05), 1.3 * own);
+  }
+  ck_assert(!dil_isa_is_quick("mmx"));
+  setenv("DIL_CPU", "avx512bf16", 1); /* who names it has it */
+  ck_assert(dil_isa_is_quick("avx512bf16"));
+  unsetenv("DIL_CPU");
+}
+END_TEST
+
 /* ---- module.c ------------------------------------------------------------ */
 
 static char folder[] = "/tmp/dil-module-XXXXXX";
@@ -462,6 +482,7 @@ static Suite *runtime_suite(void) {
   tcase_add_test(random, normals_have_normal_moments);
   tcase_add_test(random, normals_depend_on_all_of_the_key);
   tcase_add_test(host, peaks_of_the_host);
+  tcase_add_test(host, the_host_takes_its_quickest_set);
   tcase_add_test(host, modules_are_opened_once);
   tcase_add_test(host, threads_open_at_once);
   tcase_add_test(host, missing_modules_say_what_was_tried);
