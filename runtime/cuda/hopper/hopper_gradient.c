@@ -1,7 +1,6 @@
 /* hopper_gradient.c - see hopper_gradient.h. In: a checked call, with o, lse
- * and dO, and a loaded code. Out: launches of facts and of gradients. Tables
- * are made once; maps and sizes of the last calls are kept, as hopper.c does.
- */
+ * and dO, and a loaded code. Out: launches of gradients. Tables are made once;
+ * maps and sizes of the last calls are kept, as hopper.c does. */
 #include "hopper_gradient.h"
 #include "hopper_sizes.h"
 #include "maps.h"
@@ -20,7 +19,6 @@ _Static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES &&
                    offsetof(hopper_backward_launch, of) == 0,
                "templates/hopper/backward.cu has another launch");
 
-enum { ENTRY_PASS, ENTRY_CLEAR, ENTRY_FACTS, ENTRY_ROUND };
 enum { HELD_ROWS = 64 }; /* of a warpgroup */
 
 typedef struct gradient_memory {
@@ -217,7 +215,7 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   if (status) return status;
   l->of.counters = (unsigned *)(uintptr_t)counter.memory;
   int64_t blocks = minimum(l->of.tiles, r->device->facts.processors);
-  status = cuda_launch(r, code, ENTRY_PASS, blocks, code->about.threads,
+  status = cuda_launch(r, code, HOPPER_ENTRY_PASS, blocks, code->about.threads,
                        code->about.shared, l);
   return counters_give(counters, r->stream, &counter, status);
 }
@@ -244,7 +242,7 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
     return status;
   l.opens = pass == 0 && (!shard || shard->opens) && hopper_gradient_opens(g, code);
   if (pass == 0 && !shard && !l.opens)
-    status = cuda_launch(g->of, code, ENTRY_CLEAR,
+    status = cuda_launch(g->of, code, HOPPER_ENTRY_CLEAR,
                          CLEARING_BLOCKS * g->of->device->facts.processors,
                          CLEARING_THREADS, 0, &l);
   if (!l.of.tiles) return status; /* no row sees another */
@@ -258,22 +256,21 @@ dil_status hopper_gradient_round(const gradient_run *g,
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, 0, space, code, &l);
   if (status || !l.fused.data) return status;
-  return cuda_launch(g->of, code, ENTRY_ROUND,
+  return cuda_launch(g->of, code, HOPPER_ENTRY_ROUND,
                      ROUNDING_BLOCKS * g->of->device->facts.processors,
                      ROUNDING_THREADS, 0, &l);
 }
 
 /* ---- space --------------------------------------------------------------- */
 
-enum { SPACE_HEAD = 256 }; /* bytes of the flag and of what f16 needs */
-
-static int64_t space_words(const cuda_run *r) {
+int64_t hopper_gradient_words(const cuda_run *r) {
   return r->drop ? r->B * r->table->heads * (r->N + r->M) : 0;
 }
 
 /* Facts take pairs: they begin at an even word. */
 static int64_t space_facts(const cuda_run *r) {
-  return round_up(SPACE_HEAD + space_words(r) * (int64_t)sizeof(unsigned), 8);
+  int64_t words = hopper_gradient_words(r) * (int64_t)sizeof(unsigned);
+  return round_up(HOPPER_SPACE_HEAD + words, 8);
 }
 
 int64_t hopper_gradient_bytes(const cuda_run *r) {
@@ -293,7 +290,7 @@ hopper_gradient_space hopper_gradient_place(const gradient_run *g,
                                             char *memory) {
   const cuda_run *r = g->of;
   unsigned *head = (unsigned *)(void *)memory;
-  unsigned *words = head + SPACE_HEAD / sizeof *head;
+  unsigned *words = head + HOPPER_SPACE_HEAD / sizeof *head;
   float *own = (float *)(void *)(memory + space_facts(r));
   return (hopper_gradient_space){.facts = backward_asks_states(r->table)
                                               ? own
@@ -303,109 +300,6 @@ hopper_gradient_space hopper_gradient_place(const gradient_run *g,
                                  .row_words = words,
                                  .key_words =
                                      words + r->B * r->table->heads * r->N};
-}
-
-/* ---- facts --------------------------------------------------------------- */
-
-enum { FACTS_THREADS = 256 };
-
-static void facts_strides(const dil_tensor *t, long long out[3]) {
-  for (int axis = 0; axis < 3; axis++) out[axis] = t->stride[axis];
-}
-
-/* Thread blocks for so many rows: lanes that share a row, as
- * templates/hopper/backward_rows.cuh counts them. A processor holds no more
- * blocks than A_PROCESSOR: these take several rows in turn. */
-static int32_t facts_blocks(const cuda_run *r, int64_t rows) {
-  enum { A_PROCESSOR = 8 };
-  int64_t lanes = 1;
-  while (lanes < r->table->value_dim / 8 && lanes < 16) lanes *= 2;
-  int64_t blocks = (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
-  return (int32_t)minimum(blocks, A_PROCESSOR * r->device->facts.processors);
-}
-
-static void facts_fill(const gradient_run *g, const float *state_lse,
-                       const hopper_gradient_space *space,
-                       hopper_facts_launch *l) {
-  const cuda_run *r = g->of;
-  const dil_table *t = r->table;
-  const dil_tensor *dlse = g->lse_gradient, *v = &r->call->v;
-  *l = (hopper_facts_launch){.o = g->o.data,
-                             .o_wide = g->o.dtype == DIL_F32,
-                             .do_ = r->call->o.data,
-                             .lse = g->lse,
-                             .dlse = dlse->data,
-                             .state_lse = state_lse,
-                             .facts = space->facts,
-                             .weight = r->weight,
-                             .batches = (int)r->B,
-                             .rows = (int)r->N,
-                             .heads = t->heads,
-                             .fact_blocks =
-                                 facts_blocks(r, r->B * r->N * t->heads),
-                             .kept = r->drop ? (float)(1 - t->dropout) : 1,
-                             .lengths = r->call->lengths,
-                             .v = v->data,
-                             .keys = (int)r->M,
-                             .key_heads = t->kv_heads,
-                             .tops = space->tops,
-                             .row_words = space->row_words,
-                             .key_words = space->key_words,
-                             .seed_at = r->call->seed_at,
-                             .seed_low = (unsigned)r->call->seed,
-                             .seed_high = (unsigned)(r->call->seed >> 32),
-                             .first = (int)cuda_queries(r).first,
-                             .key_first = (int)cuda_keys(r).first};
-  if (backward_asks_states(t)) l->general_facts = g->facts;
-  if (r->shard) {
-    l->batch = r->shard->batch;
-    l->head = r->shard->head;
-    l->numbers = r->shard->numbers;
-  }
-  if (t->dtype == DIL_F16)
-    l->value_blocks = facts_blocks(r, r->B * r->M * t->kv_heads);
-  facts_strides(&g->o, l->o_stride);
-  facts_strides(&r->call->o, l->do_stride);
-  facts_strides(v, l->v_stride);
-  for (int axis = 0; axis < 3; axis++)
-    l->lse_stride[axis] = g->lse_stride[axis];
-  if (!dlse->data) return;
-  l->dlse_stride[0] = dlse->stride[0]; /* [B, H, N] */
-  l->dlse_stride[1] = dlse->stride[2];
-  l->dlse_stride[2] = dlse->stride[1];
-}
-
-dil_status hopper_gradient_facts(const gradient_run *g, int32_t pass,
-                                 const float *state_lse,
-                                 const hopper_gradient_space *space,
-                                 const cuda_code *code) {
-  const cuda_run *r = g->of;
-  const cuda_driver *driver = r->device->driver;
-  hopper_facts_launch l;
-  facts_fill(g, state_lse, space, &l);
-  int64_t drawing = (space_words(r) + FACTS_THREADS - 1) / FACTS_THREADS;
-  int64_t blocks = l.fact_blocks;
-  if (pass == 0) {
-    blocks += l.value_blocks + drawing;
-    dil_status status =
-        cuda_check(driver,
-                   driver->fill_ordered((cu_pointer)(uintptr_t)space->spoiled,
-                                        0, SPACE_HEAD, r->stream),
-                   "clear memory");
-    if (status) return status;
-  }
-  return cuda_launch(r, code, ENTRY_FACTS, blocks, FACTS_THREADS, 0, &l);
-}
-
-dil_status hopper_gradient_mark(const cuda_run *r, float *state_lse,
-                                int64_t rows) {
-  const cuda_driver *driver = r->device->driver;
-  cu_pointer at = (cu_pointer)(uintptr_t)state_lse;
-  return cuda_check(driver,
-                    driver->fill_ordered(at, HOPPER_UNSEEN & 0xff,
-                                         (size_t)rows * sizeof *state_lse,
-                                         r->stream),
-                    "mark rows");
 }
 
 /* ---- the family ---------------------------------------------------------- */

@@ -22,6 +22,17 @@ typedef struct hopper_gradient_space {
   float *query_sums;   /* of the fused form */
 } hopper_gradient_space;
 
+/* The order of the entries of both. */
+enum {
+  HOPPER_ENTRY_PASS,
+  HOPPER_ENTRY_CLEAR,
+  HOPPER_ENTRY_FACTS,
+  HOPPER_ENTRY_ROUND
+};
+
+enum { HOPPER_SPACE_HEAD = 256 }; /* bytes of the flag and of what f16 needs */
+/* The words of dropout of all rows and keys; 0 without it. */
+int64_t hopper_gradient_words(const cuda_run *r);
 /* The bytes that a call needs beside its facts, and the space there. */
 int64_t hopper_gradient_bytes(const cuda_run *r);
 hopper_gradient_space hopper_gradient_place(const gradient_run *g,

@@ -10,7 +10,7 @@
 enum { NON_BLOCKING = 1, UNTIMED = 2, SOON = -5 };
 
 /* Passes will wait for other streams from here on, up to ring_cuda_go_on. */
-static dil_status ring_cuda_hold(ring_cuda *c, hold_note **n) {
+static dil_status ring_cuda_hold(ring_cuda *c, span_note **n) {
   dil_status status = notes_hold(&c->notes, n);
   return status ? status
                 : ring_cuda_check(
@@ -18,14 +18,14 @@ static dil_status ring_cuda_hold(ring_cuda *c, hold_note **n) {
                       "note a wait");
 }
 
-static dil_status ring_cuda_go_on(ring_cuda *c, const hold_note *n) {
+static dil_status ring_cuda_go_on(ring_cuda *c, const span_note *n) {
   return ring_cuda_check(
       c, ring_cuda_driver(c)->event_record(n->done, c->passes), "note a wait");
 }
 
 /* Makes the passes wait for an event of another stream. */
 static dil_status ring_cuda_follow_event(ring_cuda *c, cu_event event) {
-  hold_note *n;
+  span_note *n;
   dil_status status = ring_cuda_hold(c, &n);
   if (!status)
     status = ring_cuda_check(
@@ -43,7 +43,7 @@ static dil_status ring_cuda_take(ring_device *d, int64_t bytes,
   if (!bytes) return DIL_OK;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
-  hold_note *n;
+  span_note *n;
   status = ring_cuda_hold(c, &n);
   if (!status) status = memory_take(&c->memory, bytes, content, memory);
   if (!status) status = ring_cuda_go_on(c, n);
@@ -139,7 +139,7 @@ static int32_t ring_cuda_states(const ring_device *d) {
 
 /* Records the event at the begin of a step's passes. */
 static dil_status ring_cuda_note_begun(ring_cuda *c, int32_t step) {
-  step_note *n;
+  span_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = notes_step(&c->notes, step, &n);
@@ -212,7 +212,7 @@ static dil_status ring_cuda_start(ring_device *d) {
 
 static dil_status ring_cuda_mark(ring_device *d, int32_t step) {
   ring_cuda *c = ring_cuda_of(d);
-  step_note *n;
+  span_note *n;
   dil_status status = cuda_enter(c->gpu);
   if (status) return status;
   status = notes_step(&c->notes, step, &n);

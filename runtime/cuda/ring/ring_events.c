@@ -3,7 +3,7 @@
 #include "runtime/base/status.h"
 #include <stdlib.h>
 
-enum { UNTIMED = 2 };
+enum { TIMED, UNTIMED = 2 };
 
 static dil_status notes_no_memory(void) {
   return dil_fail(DIL_MEMORY, "no memory for the steps of a ring");
@@ -24,18 +24,20 @@ static dil_status notes_make_event(const ring_notes *n, cu_event *event,
   return cuda_check(driver, driver->event_new(event, kind), "make an event");
 }
 
-static dil_status notes_add_step(ring_notes *n) {
-  void **all = (void **)n->step;
-  step_note *made = calloc(1, sizeof *made);
-  bool grown = made && notes_grow(&all, n->steps);
-  n->step = (step_note **)all;
+/* Adds a stretch, whose events are of a kind, to the end of an array. */
+static dil_status notes_add_span(const ring_notes *n, span_note ***array,
+                                 int32_t *count, unsigned kind) {
+  void **all = (void **)*array;
+  span_note *made = calloc(1, sizeof *made);
+  bool grown = made && notes_grow(&all, *count);
+  *array = (span_note **)all;
   if (!grown) {
     free(made);
     return notes_no_memory();
   }
-  n->step[n->steps++] = made;
-  dil_status status = notes_make_event(n, &made->begun, 0);
-  return status ? status : notes_make_event(n, &made->done, 0);
+  (*array)[(*count)++] = made;
+  dil_status status = notes_make_event(n, &made->begun, kind);
+  return status ? status : notes_make_event(n, &made->done, kind);
 }
 
 static dil_status notes_add_message(ring_notes *n) {
@@ -54,31 +56,20 @@ static dil_status notes_add_message(ring_notes *n) {
   return status ? status : notes_make_event(n, &made->came.event, UNTIMED);
 }
 
-static dil_status notes_add_hold(ring_notes *n) {
-  void **all = (void **)n->hold;
-  hold_note *made = calloc(1, sizeof *made);
-  bool grown = made && notes_grow(&all, n->holds);
-  n->hold = (hold_note **)all;
-  if (!grown) {
-    free(made);
-    return notes_no_memory();
-  }
-  n->hold[n->holds++] = made;
-  dil_status status = notes_make_event(n, &made->begun, UNTIMED);
-  return status ? status : notes_make_event(n, &made->done, UNTIMED);
-}
-
 void notes_begin(ring_notes *n) { n->posted = n->held = 0; }
 
-dil_status notes_hold(ring_notes *n, hold_note **made) {
-  dil_status status = n->held == n->holds ? notes_add_hold(n) : DIL_OK;
+dil_status notes_hold(ring_notes *n, span_note **made) {
+  dil_status status = DIL_OK;
+  if (n->held == n->holds)
+    status = notes_add_span(n, &n->hold, &n->holds, UNTIMED);
   *made = status ? NULL : n->hold[n->held++];
   return status;
 }
 
-dil_status notes_step(ring_notes *n, int32_t step, step_note **found) {
+dil_status notes_step(ring_notes *n, int32_t step, span_note **found) {
   dil_status status = DIL_OK;
-  while (n->steps <= step && !status) status = notes_add_step(n);
+  while (n->steps <= step && !status)
+    status = notes_add_span(n, &n->step, &n->steps, TIMED);
   *found = status ? NULL : n->step[step];
   return status;
 }
@@ -110,24 +101,23 @@ static void notes_free_event(const ring_notes *n, cu_event event) {
   if (event) n->gpu->driver->event_free(event);
 }
 
-void notes_free(ring_notes *n) {
-  for (int32_t i = 0; i < n->steps; i++) {
-    notes_free_event(n, n->step[i]->begun);
-    notes_free_event(n, n->step[i]->done);
-    free(n->step[i]);
+static void notes_free_spans(const ring_notes *n, span_note **all, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    notes_free_event(n, all[i]->begun);
+    notes_free_event(n, all[i]->done);
+    free(all[i]);
   }
+  free(all);
+}
+
+void notes_free(ring_notes *n) {
   for (int32_t i = 0; i < n->messages; i++) {
     notes_free_event(n, n->message[i]->packed.event);
     notes_free_event(n, n->message[i]->came.event);
     free(n->message[i]);
   }
-  for (int32_t i = 0; i < n->holds; i++) {
-    notes_free_event(n, n->hold[i]->begun);
-    notes_free_event(n, n->hold[i]->done);
-    free(n->hold[i]);
-  }
-  free(n->step);
-  free(n->hold);
+  notes_free_spans(n, n->step, n->steps);
+  notes_free_spans(n, n->hold, n->holds);
   free(n->message);
   free(n->of_slot);
 }

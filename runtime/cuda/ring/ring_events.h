@@ -14,10 +14,12 @@ typedef struct shared_event {
   cu_device device;
 } shared_event;
 
-typedef struct step_note {
-  cu_event begun, done;    /* on the stream of passes, timed */
-  bool ran;                /* both are recorded in this run */
-} step_note;
+/* A stretch of the passes' stream: a step, timed, or waits for other streams, in
+ * which passes are held up. */
+typedef struct span_note {
+  cu_event begun, done;
+  bool ran;                /* of a step: both are recorded in this run */
+} span_note;
 
 typedef struct message_note {
   shared_event packed, came; /* on its lane's stream */
@@ -29,20 +31,14 @@ typedef struct message_note {
   bool over;               /* it is known to have come */
 } message_note;
 
-/* Around waits of the passes' stream for other streams: between the two events
- * passes are held up. */
-typedef struct hold_note {
-  cu_event begun, done;
-} hold_note;
-
 /* The address of a note stays valid until notes_free. */
 typedef struct ring_notes {
   dil_cuda *gpu;
-  step_note **step;
+  span_note **step;
   int32_t steps;
   message_note **message;  /* in the order of the posts */
   int32_t messages, posted; /* allocated; used in this run */
-  hold_note **hold;        /* in their order */
+  span_note **hold;        /* in their order */
   int32_t holds, held;     /* allocated; used in this run */
   int32_t *of_slot;        /* index of the last message of each slot */
   int32_t slots;
@@ -51,11 +47,11 @@ typedef struct ring_notes {
 /* A run begins: no message has been posted, and passes have not been held up. */
 void notes_begin(ring_notes *n);
 /* The note of a step; the first run makes it. */
-dil_status notes_step(ring_notes *n, int32_t step, step_note **found);
+dil_status notes_step(ring_notes *n, int32_t step, span_note **found);
 /* A note for a message that is posted to a slot. */
 dil_status notes_post(ring_notes *n, int32_t slot, message_note **made);
 /* A note for waits of the passes. */
-dil_status notes_hold(ring_notes *n, hold_note **made);
+dil_status notes_hold(ring_notes *n, span_note **made);
 /* The note of the last message that was posted to a slot. */
 message_note *notes_last(const ring_notes *n, int32_t slot);
 void notes_free(ring_notes *n);

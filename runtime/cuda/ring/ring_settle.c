@@ -87,8 +87,8 @@ static dil_status ring_cuda_add_seconds(const ring_cuda *c, cu_event from,
  * waiting. */
 static dil_status ring_cuda_count_step(ring_cuda *c, int32_t step,
                                        ring_facts *facts) {
-  step_note *const *all = c->notes.step;
-  const step_note *n = all[step];
+  span_note *const *all = c->notes.step;
+  const span_note *n = all[step];
   if (!n->ran) return DIL_OK;
   dil_status status =
       ring_cuda_add_seconds(c, n->begun, n->done, &facts->computed);
@@ -116,7 +116,7 @@ static dil_status ring_cuda_settle_entered(ring_cuda *c, dil_link *link,
                                            ring_facts *facts) {
   dil_status status = DIL_OK;
   while (c->settled < c->begun && !status) {
-    const step_note *n = c->notes.step[c->settled];
+    const span_note *n = c->notes.step[c->settled];
     link->step = c->settled;
     status = ring_cuda_watch_messages(c, link, c->settled);
     if (!status && n->ran) status = ring_cuda_watch(c, link, n->done, -1);
