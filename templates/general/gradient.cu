@@ -65,7 +65,6 @@ static_assert(SCRATCH_BYTES +
 #include "templates/general/general_visit.cuh"
 #include "templates/general/gradient_load.cuh"
 #include "templates/general/gradient_score.cuh"
-#include "templates/shared/divide.cuh"
 #include "templates/general/gradient_end.cuh"
 #include "templates/general/gradient_sums.cuh"
 #if MAKES & MAKES_Q
