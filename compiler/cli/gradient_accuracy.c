@@ -26,6 +26,7 @@ typedef struct gradient_work {
   int64_t rows, total; /* of the rows under way */
   struct row_errors *row;
   double *sums, *squares; /* of inputs, [workers][elements] */
+  oracle_shared *shared;  /* beside the squares */
   int64_t elements;
   progress *progress;
 } gradient_work;
@@ -93,12 +94,6 @@ static void compare_key(void *context, int64_t index, int32_t worker) {
   r->explained[1] = sqrt(scatter.dv);
   r->noise[0] = scatter.dk_noise;
   progress_add(w->progress, 1);
-}
-
-/* The root of the keys that a row has, on average. */
-static double row_coherence(const call_setup *b, double pairs) {
-  double rows = (double)(b->size[CALL_B] * b->size[CALL_N] * b->pattern->heads);
-  return rows > 0 ? fmax(1, sqrt(pairs / rows)) : 1;
 }
 
 static dil_status work_on_each(gradient_work *w, const char *what,
@@ -212,6 +207,9 @@ static void add_row_inputs(void *context, int64_t index, int32_t worker) {
   oracle_scatter scatter = scatter_of(w);
   split_inputs(w, w->sums + worker * w->elements, inputs);
   split_inputs(w, w->squares + worker * w->elements, scatter.inputs);
+  for (int32_t i = 0; i < DIL_INPUT_MAX; i++)
+    if (scatter.inputs[i])
+      scatter.shared[i] = w->shared + (scatter.inputs[i] - w->squares);
   oracle_gradient_inputs(w->setup->pattern, w->call, w->forward, at, inputs,
                          &scatter);
   progress_add(w->progress, 1);
@@ -270,7 +268,8 @@ static dil_status check_input_gradients(gradient_work *w,
   w->sums = calloc(count + 1, sizeof *w->sums);
   w->squares = calloc(count + 1, sizeof *w->squares);
   dil_status status = DIL_OK;
-  if (!w->sums || !w->squares)
+  w->shared = calloc(count + 1, sizeof *w->shared);
+  if (!w->sums || !w->squares || !w->shared)
     status = dil_fail(DIL_MEMORY, "no memory to check the gradients");
   if (!status)
     status = work_on_each(w, "checking inputs", rows, add_row_inputs);
@@ -280,6 +279,7 @@ static dil_status check_input_gradients(gradient_work *w,
   }
   free(w->sums);
   free(w->squares);
+  free(w->shared);
   return status;
 }
 
@@ -368,7 +368,6 @@ dil_status gradient_accuracy_check(const call_setup *b,
                      .forward = v->saved ? ORACLE_SAVED : ORACLE_DEFINED,
                      .rounds = {.p = p,
                                 .exactness = dot_error_of(p, gpu),
-                                .coherent = row_coherence(b, pairs),
                                 .stored = remade,
                                 .remade = remade},
                      .elements = input_elements(p, call)};

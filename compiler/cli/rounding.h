@@ -47,8 +47,6 @@ rounding rounding_of_row(const pattern *p, const dil_call *call,
 typedef struct pair_rounding {
   const pattern *p;
   dot_error exactness;
-  double coherent; /* how much more errors come to that a row's keys share, as
-                    * those of delta and lse; 0: 1 */
   double terms; /* pairs that a sum of a gradient adds; 0: unknown */
   bool stored;  /* delta comes from an o in the storage type, which the oracle
                  * does not know */

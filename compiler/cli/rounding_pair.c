@@ -38,6 +38,17 @@ static bool is_finite_pair(const oracle_pair *pair) {
          isfinite(pair->deltas) && !isnan(pair->below);
 }
 
+/* Returns how far the row's delta may move. Elements of o, and the weights that
+ * they are sums of where o is made again, are rounded each by itself. */
+static double delta_error(const pair_rounding *r, const oracle_pair *pair,
+                          double below) {
+  const pattern *p = r->p;
+  double error = rounding_of_dot(r->exactness, p->value_dim, pair->deltas);
+  if (r->stored) error += stored_unit[p->dtype] * sqrt(pair->squares);
+  if (r->remade) error += fmin(below, 1) * pair->deltas;
+  return error;
+}
+
 oracle_error rounding_of_pair(const void *context, const oracle_pair *pair) {
   const pair_rounding *r = context;
   const pattern *p = r->p;
@@ -49,20 +60,12 @@ oracle_error rounding_of_pair(const void *context, const oracle_pair *pair) {
   double weight = exp(fmin(pair->below, 0));
   double error =
       ROUNDING_SURENESS * (weight * own + weight_error(pair->below, below));
-  double sums = rounding_of_dot(r->exactness, p->value_dim,
-                                pair->products + pair->deltas);
-  double coherent = pair->sink ? 1 : fmax(r->coherent, 1);
-  double noise = weight * sums * coherent;
-  /* Elements of o, and the weights that they are sums of where o is made again,
-   * are rounded each by itself. A sink is one pair of its row; over the other
-   * pairs of a row these errors add up. */
-  double rounded = pair->sink ? 2 * sqrt(pair->squares) : pair->deltas;
-  if (r->stored) sums += stored_unit[p->dtype] * rounded;
-  if (r->remade) sums += fmin(below, 1) * pair->deltas;
-  sums *= coherent;
-  return (oracle_error){.weight = error,
-                        .slope = error * fabs(pair->product - pair->delta) +
-                                 ROUNDING_SURENESS * weight * sums,
-                        .score = ROUNDING_SURENESS * product,
-                        .noise = noise};
+  double noise = ROUNDING_SURENESS * weight *
+                 rounding_of_dot(r->exactness, p->value_dim, pair->products);
+  return (oracle_error){
+      .weight = error,
+      .slope = error * fabs(pair->product - pair->delta) + noise,
+      .score = ROUNDING_SURENESS * product,
+      .shared = ROUNDING_SURENESS * weight * delta_error(r, pair, below),
+      .noise = noise};
 }

@@ -97,21 +97,31 @@ typedef struct oracle_pair {
   bool sink;      /* a key that no other row has, without a value */
 } oracle_pair;
 /* Bounds on how far rounding may move P, dS and scale q . k of a pair. The
- * derivatives of its chain move with the last. `noise` is the part of `slope`
- * that a dS of 0 has, too: of f32 sums that cancel. */
+ * derivatives of its chain move with the last. */
 typedef struct oracle_error {
-  double weight, slope, score, noise;
+  double weight, slope, score;
+  double shared; /* of dS, beside `slope`: with one sign for all keys of a row,
+                  * as the row's delta is one number */
+  double noise;  /* the part of `slope` that a dS of 0 has, too: of f32 sums that
+                  * cancel; all of `shared` is such */
 } oracle_error;
 typedef oracle_error oracle_judge(const void *context, const oracle_pair *pair);
-/* The errors that a judge's numbers give gradients, each with a sign of its own:
- * sums of squares, of L2 norms of rows and of elements of inputs. Pairs of weight 0
- * count, too: rounding may give them one. */
+/* What the keys of a row share in an error of one number, summed so far. */
+typedef struct oracle_shared {
+  int64_t row; /* counted from 1; 0: of no row yet */
+  double sum;
+} oracle_shared;
+/* The errors that a judge's numbers give gradients: sums of squares, of L2 norms
+ * of rows and of elements of inputs. Each pair's own error has a sign of its
+ * own; what a row's keys share has one for each row. Pairs of weight 0 count,
+ * too: rounding may give them one. */
 typedef struct oracle_scatter {
   oracle_judge *judge;
   const void *context;
   double dq, dk, dv;
   double dq_noise, dk_noise; /* the same, of noise alone */
   double *inputs[DIL_INPUT_MAX]; /* as those of oracle_gradients */
+  oracle_shared *shared[DIL_INPUT_MAX]; /* beside them; zeros at first */
 } oracle_scatter;
 
 /* The gradients of dO . o + dlse . lse, dO being call->output and dlse

@@ -192,6 +192,16 @@ static double norm_of(const double *x, int64_t count) {
   return sqrt(sum);
 }
 
+double gradient_share(const gradient_row *g, oracle_shared *of, double part) {
+  const oracle_query *r = &g->query;
+  int64_t N = r->call->q.shape[1], H = r->pattern->heads;
+  int64_t row = (r->b * N + r->n) * H + r->h + 1;
+  if (of->row != row) *of = (oracle_shared){.row = row};
+  double before = of->sum;
+  of->sum += part;
+  return part * (before + of->sum);
+}
+
 /* The errors of a pair, in the norms of what they are multiplied with. */
 static void add_scatter(gradient_row *g, const gradient_pair *pair,
                         oracle_scatter *to) {
@@ -202,12 +212,15 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
   double error = dual_product(pair->error.slope, chain) +
                  dual_product(fabs(pair->slope), bend);
   double noise = dual_product(pair->error.noise, chain);
+  double shared = dual_product(pair->error.shared, chain);
   query_read_key(r, &g->call->forward.k, pair->j);
   double key = norm_of(r->key, p->head_dim), q = norm_of(g->q, p->head_dim);
-  to->dq += square_of(dual_product(error, key));
-  to->dk += square_of(dual_product(error, q));
-  to->dq_noise += square_of(dual_product(noise, key));
-  to->dk_noise += square_of(dual_product(noise, q));
+  double in_row = gradient_share(g, &g->shared, dual_product(shared, key));
+  double in_key = square_of(dual_product(shared, q));
+  to->dq += square_of(dual_product(error, key)) + in_row;
+  to->dk += square_of(dual_product(error, q)) + in_key;
+  to->dq_noise += square_of(dual_product(noise, key)) + in_row;
+  to->dk_noise += square_of(dual_product(noise, q)) + in_key;
   to->dv += square_of(dual_product(pair->error.weight * pair->kept,
                                    norm_of(g->output, p->value_dim)));
 }

@@ -30,6 +30,7 @@ typedef struct gradient_row {
   double dlse;
   uint64_t known;           /* branches whose softmax is known */
   bool joint_known;
+  oracle_shared shared; /* what its keys share in the error of dQ */
   gradient_softmax joint;   /* of all branches */
   gradient_softmax branch[DIL_BRANCH_MAX];
 } gradient_row;
@@ -54,6 +55,8 @@ dual gradient_chain(const gradient_row *g, const gradient_pair *pair,
  * moves s0. */
 double gradient_chain_bend(const gradient_row *g, const gradient_pair *pair,
                            double slope, const expr *read);
+/* Returns by how much a square of errors grows with a part that the row shares. */
+double gradient_share(const gradient_row *g, oracle_shared *of, double part);
 /* The softmax of all branches, and the one that a branch's keys are in. */
 const gradient_softmax *gradient_joint(gradient_row *g);
 const gradient_softmax *gradient_of_branch(gradient_row *g, int32_t index);

@@ -11,17 +11,17 @@
 
 /* ---- reads --------------------------------------------------------------- */
 
-/* Adds to the element that a read reads, unless it lies outside. */
-static void add_to_element(const gradient_row *g, const expr *read,
-                           const expr_point *point, double part, double *to) {
+/* The element that a read reads; -1: it lies outside. */
+static int64_t read_element(const gradient_row *g, const expr *read,
+                            const expr_point *point) {
   const dil_tensor *x = &g->call->forward.inputs[read->integer];
   int64_t element = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
     int64_t at = expr_eval(read->arg[axis], point, true).integer;
-    if (at < 0 || at >= x->shape[axis]) return;
+    if (at < 0 || at >= x->shape[axis]) return -1;
     element = element * x->shape[axis] + at;
   }
-  to[element] += part;
+  return element;
 }
 
 static void add_read_part(const gradient_row *g, const gradient_pair *pair,
@@ -30,13 +30,17 @@ static void add_read_part(const gradient_row *g, const gradient_pair *pair,
   int64_t input = read->integer;
   point.j = (int32_t)pair->j;
   double slope = gradient_chain(g, pair, 0, read).slope;
-  add_to_element(g, read, &point, dual_product(slope, pair->slope),
-                 to->inputs[input]);
+  int64_t element = read_element(g, read, &point);
+  if (element < 0) return;
+  to->inputs[input][element] += dual_product(slope, pair->slope);
   if (!to->scatter || !to->scatter->inputs[input]) return;
   double bend = gradient_chain_bend(g, pair, 0, read);
   double error = fabs(dual_product(slope, pair->error.slope)) +
                  dual_product(fabs(pair->slope), bend);
-  add_to_element(g, read, &point, error * error, to->scatter->inputs[input]);
+  double shared = fabs(dual_product(slope, pair->error.shared));
+  to->scatter->inputs[input][element] +=
+      error * error +
+      gradient_share(g, &to->scatter->shared[input][element], shared);
 }
 
 /* Nodes of a score; one that it holds twice counts once. */

@@ -173,7 +173,10 @@ void gradient_data_free(gradient_data *g) {
     guard_free(&g->result[k].memory);
     free((void *)g->result[k].right);
   }
-  for (int32_t k = 0; k < DIL_INPUT_MAX; k++) free(g->explained.inputs[k]);
+  for (int32_t k = 0; k < DIL_INPUT_MAX; k++) {
+    free(g->explained.inputs[k]);
+    free(g->explained.shared[k]);
+  }
   guard_free(&g->output);
   guard_free(&g->lse);
   data_free(g->forward);
@@ -253,9 +256,13 @@ static void explain_gradients(gradient_data *g) {
                           .stored = true,
                           .remade = apart || !g->call.forward.lse.data};
   g->explained.judge = rounding_of_pair;
-  for (int32_t k = 0; k < p->input_count; k++)
-    if (g->right.inputs[k])
-      g->explained.inputs[k] = new_right(&g->call.inputs[k]);
+  for (int32_t k = 0; k < p->input_count; k++) {
+    const dil_tensor *x = &g->call.inputs[k];
+    if (!g->right.inputs[k]) continue;
+    g->explained.inputs[k] = new_right(x);
+    g->explained.shared[k] = must_allocate(
+        calloc((size_t)dil_tensor_count(x) + 1, sizeof(oracle_shared)));
+  }
   for (int64_t row = 0; row < s->batch * N * H; row++)
     judge_row(g, rounds,
               (int64_t[]){row / (N * H), row / H % N, row % H});

@@ -1,6 +1,7 @@
 /* test_oracle_gradient.c - the oracle's gradients against finite differences of
  * its forward pass: random patterns of every kind, `gradient detached` against
- * mixing weights that stand still, inputs; and the ways to ask for them. */
+ * mixing weights that stand still, inputs; the ways to ask for them; and how
+ * errors of pairs add up. */
 #include "compiler/oracle/oracle.h"
 #include "tests/support/definition.h"
 #include "tests/support/numeric.h"
@@ -41,14 +42,12 @@ static int64_t row_number(const gradient_case *c, const int64_t at[3]) {
 }
 
 /* o with the branches' own outputs mixed by weights that stand still. */
-static void mix_frozen(const gradient_case *c, const int64_t at[3],
-                       double *o) {
+static void mix_frozen(const gradient_case *c, const int64_t at[3], double *o) {
   double part[64], lse;
   int64_t Dv = c->p->value_dim;
   memset(o, 0, (size_t)Dv * sizeof *o);
   for (int32_t k = 0; k < c->p->branch_count; k++) {
-    double weight =
-        c->mixing[row_number(c, at) * c->p->branch_count + k];
+    double weight = c->mixing[row_number(c, at) * c->p->branch_count + k];
     if (weight == 0) continue;
     oracle_row(single_branch(c->p, k), c->call, at[0], at[1], at[2], part,
                &lse);
@@ -118,8 +117,8 @@ static void check_element(const gradient_case *c, const dil_tensor *x,
 
 /* Some elements of a tensor; all where it has no more. */
 static void check_tensor(const gradient_case *c, const dil_tensor *x,
-                         const double *gradient, int64_t most,
-                         const char *name, uint64_t *state) {
+                         const double *gradient, int64_t most, const char *name,
+                         uint64_t *state) {
   int64_t count = dil_tensor_count(x);
   for (int64_t k = 0; k < count && k < most; k++)
     check_element(c, x, gradient,
@@ -247,8 +246,7 @@ END_TEST
 /* exp(lse of the branch - lse) of each row and branch, as they are now. */
 static const double *frozen_mixing(const pattern *p, const dil_call *call) {
   int64_t B = call->q.shape[0], N = call->q.shape[1], H = p->heads;
-  double *mixing =
-      ARENA_ARRAY(memory, double, B * N * H * p->branch_count + 1);
+  double *mixing = ARENA_ARRAY(memory, double, B *N *H * p->branch_count + 1);
   double o[64], lse, own;
   for (int64_t row = 0; row < B * N * H; row++)
     for (int32_t k = 0; k < p->branch_count; k++) {
@@ -284,9 +282,8 @@ END_TEST
 
 /* ---- inputs -------------------------------------------------------------- */
 
-#define P(body) \
-  "pattern p { heads 4 kv 2; head_dim 3 value 5; dtype f32; " body \
-  " }"
+#define P(body)                                                                \
+  "pattern p { heads 4 kv 2; head_dim 3 value 5; dtype f32; " body " }"
 #define TWO "branch { segment 4; } branch { dilation 2; }"
 
 static const char *const with_inputs[] = {
@@ -350,8 +347,7 @@ static void check_inputs(const gradient_case *c, uint64_t *state) {
 static void check_text(const char *text, bool detached, uint64_t *state) {
   tested_pattern *s = tested_pattern_new("gradient", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", text, s->problem);
-  dil_call *call =
-      sample_call(memory, s->pattern, 2, 6, 7, random_bits(state));
+  dil_call *call = sample_call(memory, s->pattern, 2, 6, 7, random_bits(state));
   sample_declared(memory, s->pattern, call, state);
   call->train = true;
   call->lengths = (const int32_t[]){7, 5};
@@ -376,6 +372,78 @@ START_TEST(detached_inputs_by_differences) {
 }
 END_TEST
 
+/* ---- errors -------------------------------------------------------------- */
+
+/* An error of dS for each pair, of its own or shared by the row's keys. */
+static oracle_error one_each(const void *context, const oracle_pair *pair) {
+  (void)pair;
+  const bool *shared = context;
+  return *shared ? (oracle_error){.shared = 1} : (oracle_error){.slope = 1};
+}
+
+static double norm_sum(const dil_tensor *x, const int64_t at[3], bool squared) {
+  double sum = 0;
+  for (int64_t row = 0; row < x->shape[1]; row++) {
+    double square = 0;
+    for (int64_t d = 0; d < x->shape[3]; d++) {
+      double is = sample_element(x, at[0], row, at[2], d);
+      square += is * is;
+    }
+    sum += squared ? square : sqrt(square);
+  }
+  return sum;
+}
+
+/* Four and three of a row's seven keys read the elements 0 and 1 of its head;
+ * twelve rows have the head. */
+static void check_errors(gradient_case *c, bool shared) {
+  double *inputs[DIL_INPUT_MAX] = {c->right.inputs[0]}, row[8], key[8];
+  double squares[8] = {0};
+  oracle_shared sums[8] = {{0}};
+  oracle_scatter to = {.judge = one_each,
+                       .context = &shared,
+                       .inputs = {squares},
+                       .shared = {sums}};
+  int64_t at[3];
+  for (at[0] = 0; at[0] < 2; at[0]++)
+    for (at[1] = 0; at[1] < 6; at[1]++)
+      for (at[2] = 0; at[2] < 4; at[2]++)
+        oracle_gradient_inputs(c->p, c->back, ORACLE_DEFINED, at, inputs, &to);
+  for (int k = 0; k < 8; k++) {
+    int keys = k % 2 ? 3 : 4;
+    ck_assert_double_eq_tol(squares[k], 12 * keys * (shared ? keys : 1), 1e-9);
+  }
+  memcpy(at, (int64_t[]){1, 2, 3}, sizeof at);
+  oracle_gradient_query(c->p, c->back, ORACLE_DEFINED, at, row, &to);
+  double scale = sqrt(to.dq),
+         of_keys = norm_sum(&c->call->k, (int64_t[]){1, 0, 1}, !shared);
+  ck_assert_double_eq_tol(scale, (shared ? of_keys : sqrt(of_keys)) / sqrt(3),
+                          1e-6);
+  memcpy(at, (int64_t[]){1, 2, 1}, sizeof at);
+  to.dk = 0;
+  oracle_gradient_key(c->p, c->back, ORACLE_DEFINED, at, row, key, &to);
+  double of_rows = norm_sum(&c->call->q, (int64_t[]){1, 0, 2}, true) +
+                   norm_sum(&c->call->q, (int64_t[]){1, 0, 3}, true);
+  ck_assert_double_eq_tol(to.dk, of_rows / 3, 1e-6);
+}
+
+/* What the keys of a row share adds up over them before it is squared; over
+ * rows, and where each pair has its own, squares add up. */
+START_TEST(shared_errors_add_up_in_a_row) {
+  uint64_t state = 5;
+  tested_pattern *s = tested_pattern_new(
+      "gradient", P("input t : f32[H, 2]; score s + t[h, j % 2]; branch { }"),
+      NULL, 0);
+  dil_call *call = sample_call(memory, s->pattern, 2, 6, 7, 8);
+  sample_declared(memory, s->pattern, call, &state);
+  gradient_case c = open_case(s->pattern, call, 9);
+  ask_gradients(&c);
+  check_errors(&c, true);
+  check_errors(&c, false);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* ---- the suite ----------------------------------------------------------- */
 
 static Suite *oracle_gradient_suite(void) {
@@ -386,9 +454,9 @@ static Suite *oracle_gradient_suite(void) {
   tcase_add_test(tests, random_patterns_by_differences);
   tcase_add_test(tests, detached_mixing_stands_still);
   tcase_add_test(tests, parts_are_those_of_the_whole);
+  tcase_add_test(tests, shared_errors_add_up_in_a_row);
   tcase_add_loop_test(tests, inputs_by_differences, 0, WITH_INPUTS);
-  tcase_add_loop_test(tests, detached_inputs_by_differences, 0,
-                      WITH_DETACHED);
+  tcase_add_loop_test(tests, detached_inputs_by_differences, 0, WITH_DETACHED);
   suite_add_tcase(suite, tests);
   return suite;
 }
