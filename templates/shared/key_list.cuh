@@ -88,9 +88,10 @@ DIL_INLINE void sort_keys(const unsigned char *marks, long long count, int *to) 
   if (lane == 0) to[0] = found;
 }
 
-/* How many of a line's keys are below `end`: they rise. */
+/* How many of a line's keys are below `end`: they rise. A call without keys has
+ * left the line as it was. */
 DIL_INLINE int keys_below(const int *line, int end) {
-  int low = 0, high = line[0];
+  int low = 0, high = end > 0 ? line[0] : 0;
 #pragma unroll 1
   while (low < high) {
     int middle = (low + high) / 2;

@@ -58,6 +58,8 @@ pattern p { heads 2; head_dim 16; dtype f16; input cols : i32[*];
 END
 printf '\223NUMPY\1\0\166\0%-117s\n\7\0\0\0\7\0\0\0\11\0\0\0' \
   "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }" >"$TMP/cols.npy"
+printf '\223NUMPY\1\0\166\0%-117s\n\377\377\377\377\377\377\377\377' \
+  "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" >"$TMP/none.npy"
 cat >"$TMP/many.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 64; dtype bf16; causal; block 64, 32;
             input rows : i32[H, nbq + 1]; input cols : i32[H, *];
@@ -80,6 +82,7 @@ pattern p { heads 4 kv 2; head_dim 64; dtype bf16; block 8, 4;
 END
 checked() {
   for run in 'chosen --seq 150' "keys --seq 40 --input cols=$TMP/cols.npy" \
+             "keys --seq 20 --keys 0 --input cols=$TMP/none.npy" \
              'many --seq 700 --input rows=random --input cols=random' \
              'both --seq 300 --input rows=random --input cols=random' \
              'uneven --seq 700' 'uneven --seq 200 --backward' \

@@ -8,6 +8,7 @@
  * comes only when others cannot go on, and finds how far they got without it. All
  * of it is one thread of the host. */
 #include "block.h"
+#include "memory.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -186,7 +187,7 @@ static void block_begin(block *b, const block_launch *l, unsigned number) {
   b->device = l->device;
   b->late = (l->seed + number) & 1;
   order_warps(b, l, number);
-  memset(b->shared, 0xff, l->shared);
+  memory_spoil(b->shared, l->shared);
   memset(b->warp, 0, sizeof b->warp);
   memset(b->barrier, 0, sizeof b->barrier);
   for (int i = 0; i < b->threads; i++) {

@@ -1,6 +1,7 @@
 /* memory.c - memory of devices: pages of the host that only the emulator can
  * touch. Every block ends in guard bytes and a page that nobody may touch, no
- * address is handed out twice, and new memory is full of NaN.
+ * address is handed out twice, and new memory is full of NaN, which are large
+ * numbers where integers are read.
  *
  * The pages have a protection key where the processor has such keys: then a
  * thread opens all of them by one instruction. Elsewhere every block's pages are
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, GUARD_LEAST = 128, GUARD_BYTE = 0xA5, FRESH_BYTE = 0xff };
+enum { PAGE = 4096, GUARD_LEAST = 128, GUARD_BYTE = 0xA5 };
 static const size_t REGION = 1ull << 38; /* addresses of a device */
 
 typedef struct memory_block {
@@ -128,6 +129,13 @@ static memory_block *block_new(struct region *r) {
   return &r->blocks[r->count++];
 }
 
+void memory_spoil(void *at, size_t size) {
+  static const uint16_t fresh = 0x7fff; /* NaN in f16, bf16, f32 and f64 */
+  char *to = at;
+  for (size_t i = 0; i + 1 < size; i += 2) memcpy(to + i, &fresh, 2);
+  if (size % 2) to[size - 1] = 0x7f;
+}
+
 void *memory_take(int device, size_t size) {
   struct region *r = &regions[device];
   size_t pages = (size + GUARD_LEAST + PAGE - 1) / PAGE * PAGE;
@@ -139,7 +147,7 @@ void *memory_take(int device, size_t size) {
   r->used += pages + PAGE;
   r->live_bytes += (int64_t)size;
   mprotect(b->at, pages, PROT_READ | PROT_WRITE);
-  memset(b->at, FRESH_BYTE, size);
+  memory_spoil(b->at, size);
   memset(b->at + size, GUARD_BYTE, pages - size);
   if (memory_key() >= 0)
     pkey_mprotect(b->at, pages, PROT_READ | PROT_WRITE, memory_key());

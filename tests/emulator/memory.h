@@ -9,6 +9,8 @@
 
 /* NULL when the device has no more. */
 void *memory_take(int device, size_t size);
+/* Fills memory with what nobody should read. */
+void memory_spoil(void *at, size_t size);
 /* False when it is none, or written beside its end: memory_problem. */
 bool memory_give(void *at);
 /* The device whose memory that is, -1: of none. */
