@@ -24,14 +24,14 @@ static const gpu_case cases[] = {
        BRANCH("grid 20 x 20; window 2 x 2;")), 0, SHAPE(1, 400, 400, 0)},
     {P(F16(96), BRANCH("grid 24 x 24; neighborhood 9 x 9; causal y, x;")), 0,
      SHAPE(1, 576, 576, 1)},
-    {P(BF16(8), BRANCH("grid 24 x 16; neighborhood 3 x 3;")), 0,
+    {P(BF16(8), BRANCH("grid 24 x 16; neighborhood 5 x 5;")), 0,
      SHAPE(3, 384, 384, 0)},
     /* windows of two lengths; the first extent by the call */
     {P(GROUPED(64), BRANCH("grid any x 45; window (6, 0) x 3;")), 0,
      SHAPE(2, 900, 900, 0)},
     {P(BF16(64), BRANCH("grid any x 16; window (0, 9) x (1, 4); causal y;")), 0,
      SHAPE(1, 80, 80, 0)},
-    {P(BF16(64), BRANCH("grid 23 x 31; neighborhood 5 x 5; window 9 x (1, 0);")), 0,
+    {P(BF16(64), BRANCH("grid 23 x 31; neighborhood 5 x 5; window 9 x (3, 0);")), 0,
      SHAPE(1, 713, 713, 0)},
     /* several boxes along x; all of an axis */
     {P(BF16(64), BRANCH("grid 12 x 150; window 2 x 70;")), 0,
@@ -80,6 +80,11 @@ static const gpu_case left_cases[] = {
      {.batch = 1, .queries = 768, .keys = 768, .seed = 7, .scale = -0.4}},
     {P(BF16(64), BRANCH("grid 150 x 5; neighborhood 3 x 3;")), 0,
      SHAPE(1, 750, 750, 0)}, /* patches of 16 cells along x would be empty */
+    /* boxes of keys that the rows see little of */
+    {P(BF16(8), BRANCH("grid 24 x 16; neighborhood 3 x 3;")), 0,
+     SHAPE(3, 384, 384, 0)},
+    {P(BF16(64), BRANCH("grid 23 x 31; neighborhood 5 x 5; window 9 x (1, 0);")), 0,
+     SHAPE(1, 713, 713, 0)},
     {P(BF16(64), BRANCH("sink 0.5; grid 24 x 32; neighborhood 5 x 5;")), 0,
      SHAPE(1, 768, 768, 0)},
     {P(BF16(64), "grid 24 x 32; branch { neighborhood 5 x 5; heads 0..0; }"), 0,
