@@ -202,9 +202,20 @@ made_by_hopper() { # file, options
     echo "not ok: no kernel of Hopper made $file $*"
 }
 
+# Which kernels take a case is asked of all cases: an NVRTC that only counts makes
+# them, and they compute nothing. No other test may find these kernels.
+taken() {
+  for suite in hopper hopper_grid numeric; do
+    env -u DIL_TEST_STORE DIL_CACHE=off DIL_TEST_TAKES=1 DIL_TEST_SHARE=0/1 \
+      LD_LIBRARY_PATH="$BUILD/counting:$BUILD/emulator" FAKE_CHIP=90 \
+      "$BUILD/tests/test_$suite" >"$TMP/what $suite takes on sm_90" 2>&1
+  done
+}
+
 # Two chips at once, a processor each.
 compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels &
 {
+  taken
   compare 90 6 edges numeric pages choice hopper hopper_grid decode shards grid_kernels
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --grids --count 6 --seed "$seed" \
     >"$TMP/grids for Hopper on sm_90" 2>&1

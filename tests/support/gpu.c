@@ -13,6 +13,8 @@ bool gpu_wanted(void) {
   return device && !strcmp(device, "cuda");
 }
 
+bool gpu_computes(void) { return !getenv("DIL_TEST_TAKES"); }
+
 /* ---- the modules, beside or above this program --------------------------- */
 
 static void *open_symbol(const char *name, const char *symbol) {

@@ -8,6 +8,9 @@
 
 /* Whether DIL_TEST_DEVICE asks for the GPU. */
 bool gpu_wanted(void);
+/* Whether kernels compute. DIL_TEST_TAKES=1 says that they do not: a test asks then
+ * only which kernels take its cases (tests/counting/nvrtc.c). */
+bool gpu_computes(void);
 /* The GPU compiler beside this program; aborts with the reason if none. */
 const gpu_backend *gpu_compiler(void);
 /* The run time for GPUs and its first device; abort with the reason. */
