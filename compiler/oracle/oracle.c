@@ -65,7 +65,8 @@ static void add_sinks(oracle_query *r, oracle_softmax *state,
   for (int32_t k = 0; k < count; k++) {
     value v = expr_eval(sink[k], &r->point, true);
     add_weight(r, state,
-               sink[k]->type == TYPE_F32 ? v.real : (double)v.integer);
+               query_counted(sink[k]->type == TYPE_F32 ? v.real
+                                                       : (double)v.integer));
   }
 }
 

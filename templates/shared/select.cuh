@@ -32,8 +32,8 @@ DIL_INLINE unsigned long long sinks_of(int h, int t,
 }
 
 /* Returns the sinks of the row at position t, in natural units: the pattern's
- * (own) and those of the branches of `among` that select the row. inf becomes
- * NaN. */
+ * (own) and those of the branches of `among` that select the row. From 2.3e38 on
+ * they are infinite, since their product with log2 e is. inf becomes NaN. */
 DIL_INLINE float sink_of(const dil_pair &at, int t, bool own,
                          unsigned long long among) {
   const float none = __uint_as_float(0xff800000u);
@@ -43,6 +43,8 @@ DIL_INLINE float sink_of(const dil_pair &at, int t, bool own,
   for (unsigned long long rest = sinks_of(at.h, t, among); rest;
        rest &= rest - 1)
     sum = dil_sinks_add(dil_sink(__ffsll((long long)rest) - 1, t, at), sum);
+  float wide = sum * 1.44269504088896340736f;
+  if (wide == none || wide == -none) sum = wide;
   return sum == -none ? sum - sum : sum;
 #else
   return none;

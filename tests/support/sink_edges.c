@@ -38,6 +38,8 @@ const edge sink_edges[] = {
     {"sinks that are not finite, mean", P("combine mean; sink i == 7 ? inf : "
      "-inf; branch { dilation 3; sink i == 6 ? inf : -inf; } branch { "
      "dilation 2; }"), S(60, 60)},
+    {"sinks that count as infinite", P("sink h == 0 ? 2.5e38 : h == 1 ? -2.5e38 : "
+     "h == 2 ? 2.3e38 : -2.3e38; branch { dilation 2; mask j < i - 2; }"), S(60, 60)},
     {"large sinks", P("sink h == 0 ? 1e8 : h == 1 ? -1e8 : h == 2 ? 50 : -50; "
      LONGNET), S(90, 90)},
 };

@@ -16,12 +16,25 @@ static ref sinks_add(build *b, ref x, ref y) {
   return emit_add(e, base, math_log(b, sum));
 }
 
+/* From 2.3e38 on a number is infinite, whose product with log2 e is. */
+static ref sink_counted(build *b, ref number) {
+  emit *e = &b->emit;
+  const double sign[] = {INFINITY, -INFINITY};
+  ref wide = emit_mul(e, number, emit_real(e, 1.44269504088896340736));
+  for (int32_t k = 0; k < 2; k++) {
+    ref end = emit_real(e, sign[k]);
+    number = emit_select(e, emit_compare(e, IS_EQUAL, wide, end), end, number);
+  }
+  return number;
+}
+
 ref sink_value(build *b, site *s, const expr *x) {
   const emit *e = &b->emit;
   ref number = expression_value(b, s, x);
   if (!emit_is_float(number))
     number = emit_convert(e, LLVMSIToFP, number, e->f32);
-  return emit_is_vector(number) ? number : emit_splat(e, number, e->width);
+  number = emit_is_vector(number) ? number : emit_splat(e, number, e->width);
+  return sink_counted(b, number);
 }
 
 /* The sum so far (NULL: none yet) and those of a list, which counts where
