@@ -287,6 +287,9 @@ static const gpu_case cases[] = {
      RAGGED(1100, 1300, 0)},
     {P(BF16(64), "score 30 * tanh(s / 30); mask j % 3 != i % 2; branch { }"),
      0, SHAPE(1, 500, 500, 0)},
+    /* sinks that count as infinite */
+    {P(BF16(64), "sink h == 0 ? 2.5e38 : h == 1 ? -2.5e38 : 0.5; "
+                 "branch { segment 256; }"), 0, SHAPE(1, 300, 300, 0)},
     /* sinks of branches, among them one that selects every second row */
     {P(BF16(64), "causal; sink 0.25; branch { segment 256; } "
                  "branch { segment 512; dilation 2; sink 0.5 * h - i % 3; }"),
