@@ -106,7 +106,7 @@ typedef struct oracle_error {
                   * cancel; all of `shared` is such */
 } oracle_error;
 typedef oracle_error oracle_judge(const void *context, const oracle_pair *pair);
-/* What the keys of a row share in an error of one number, summed so far. */
+/* The error of one number that the keys of a row share, summed so far. */
 typedef struct oracle_shared {
   int64_t row; /* counted from 1; 0: of no row yet */
   double sum;

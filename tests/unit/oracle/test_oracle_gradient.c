@@ -427,8 +427,8 @@ static void check_errors(gradient_case *c, bool shared) {
   ck_assert_double_eq_tol(to.dk, of_rows / 3, 1e-6);
 }
 
-/* What the keys of a row share adds up over them before it is squared; over
- * rows, and where each pair has its own, squares add up. */
+/* Errors that the keys of a row share add up before they are squared. Over rows,
+ * and where each pair has an error of its own, squares add up. */
 START_TEST(shared_errors_add_up_in_a_row) {
   uint64_t state = 5;
   tested_pattern *s = tested_pattern_new(
