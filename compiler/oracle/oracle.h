@@ -113,8 +113,8 @@ typedef struct oracle_shared {
 } oracle_shared;
 /* The errors that a judge's numbers give gradients: sums of squares, of L2 norms
  * of rows and of elements of inputs. Each pair's own error has a sign of its
- * own; what a row's keys share has one for each row. Pairs of weight 0 count,
- * too: rounding may give them one. */
+ * own, which it has in all branches; what a row's keys share has one for each row.
+ * Pairs of weight 0 count, too: rounding may give them one. */
 typedef struct oracle_scatter {
   oracle_judge *judge;
   const void *context;

@@ -216,13 +216,13 @@ static void add_scatter(gradient_row *g, const gradient_pair *pair,
   query_read_key(r, &g->call->forward.k, pair->j);
   double key = norm_of(r->key, p->head_dim), q = norm_of(g->q, p->head_dim);
   double in_row = gradient_share(g, &g->shared, dual_product(shared, key));
-  double in_key = square_of(dual_product(shared, q));
-  to->dq += square_of(dual_product(error, key)) + in_row;
-  to->dk += square_of(dual_product(error, q)) + in_key;
-  to->dq_noise += square_of(dual_product(noise, key)) + in_row;
-  to->dk_noise += square_of(dual_product(noise, q)) + in_key;
-  to->dv += square_of(dual_product(pair->error.weight * pair->kept,
-                                   norm_of(g->output, p->value_dim)));
+  double in_key = square_of(dual_product(shared, q)), copies = pair->copies;
+  to->dq += copies * square_of(dual_product(error, key)) + in_row;
+  to->dk += copies * (square_of(dual_product(error, q)) + in_key);
+  to->dq_noise += copies * square_of(dual_product(noise, key)) + in_row;
+  to->dk_noise += copies * (square_of(dual_product(noise, q)) + in_key);
+  to->dv += copies * square_of(dual_product(pair->error.weight * pair->kept,
+                                            norm_of(g->output, p->value_dim)));
 }
 
 static void add_score_parts(gradient_row *g, const gradient_pair *pair,
@@ -240,10 +240,24 @@ static void add_score_parts(gradient_row *g, const gradient_pair *pair,
 
 /* ---- walks --------------------------------------------------------------- */
 
+static bool has_key(oracle_query *r, int32_t index, int64_t j) {
+  oracle_range keys = query_range(r, index);
+  return keys.first <= j && j <= keys.last &&
+         (j - keys.first) % keys.step == 0 && query_keeps(r, index, j);
+}
+
+static int32_t count_copies(oracle_query *r, int64_t j) {
+  int32_t copies = 0;
+  for (int32_t k = 0; k < r->pattern->branch_count; k++)
+    copies += has_key(r, k, j);
+  return copies;
+}
+
 static void add_pair(gradient_row *g, int32_t index, int64_t j,
                      const gradient_sums *to) {
   const branch *b = &g->query.pattern->branch[index];
   gradient_pair pair = {.chain = b->score, .steps = b->score_count, .j = j};
+  if (to->scatter) pair.copies = count_copies(&g->query, j);
   if (!weigh_pair(g, index, &pair, to->scatter)) return;
   add_value_part(g, &pair, to->dv);
   if (to->dq || to->dk) add_score_parts(g, &pair, to);
@@ -267,12 +281,6 @@ void oracle_gradient_query(const pattern *p, const dil_backward_call *call,
   }
   query_close(&g.query);
   fesetenv(&mode);
-}
-
-static bool has_key(oracle_query *r, int32_t index, int64_t j) {
-  oracle_range keys = query_range(r, index);
-  return keys.first <= j && j <= keys.last &&
-         (j - keys.first) % keys.step == 0 && query_keeps(r, index, j);
 }
 
 void oracle_gradient_key(const pattern *p, const dil_backward_call *call,

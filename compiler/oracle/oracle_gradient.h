@@ -45,6 +45,8 @@ typedef struct gradient_pair {
   double kept;   /* W */
   double slope;  /* dS */
   oracle_error error; /* where a judge was asked */
+  int32_t copies; /* then, how many branches have the key: each has these errors,
+                   * with the same signs */
 } gradient_pair;
 
 /* The score of a pair, and its derivative: by s0 itself where `slope` is 1, by

@@ -39,7 +39,7 @@ static void add_read_part(const gradient_row *g, const gradient_pair *pair,
                  dual_product(fabs(pair->slope), bend);
   double shared = fabs(dual_product(slope, pair->error.shared));
   to->scatter->inputs[input][element] +=
-      error * error +
+      pair->copies * error * error +
       gradient_share(g, &to->scatter->shared[input][element], shared);
 }
 
@@ -102,6 +102,7 @@ static void add_sink_list(const gradient_row *g, expr *const *sink,
     double weight = exp(score - of.lse);
     pair.weight = weight > 1 ? 1 : weight;
     pair.slope = dual_product(pair.weight, -of.delta);
+    pair.copies = 1;
     if (to->scatter) judge_sink(&pair, of, score, to->scatter);
     gradient_add_inputs(g, &pair, to);
   }

@@ -395,8 +395,9 @@ static double norm_sum(const dil_tensor *x, const int64_t at[3], bool squared) {
 }
 
 /* Four and three of a row's seven keys read the elements 0 and 1 of its head;
- * twelve rows have the head. */
+ * twelve rows have the head. Each of the branches has all keys. */
 static void check_errors(gradient_case *c, bool shared) {
+  int branches = c->p->branch_count, all = branches * branches;
   double *inputs[DIL_INPUT_MAX] = {c->right.inputs[0]}, row[8], key[8];
   double squares[8] = {0};
   oracle_shared sums[8] = {{0}};
@@ -411,29 +412,36 @@ static void check_errors(gradient_case *c, bool shared) {
         oracle_gradient_inputs(c->p, c->back, ORACLE_DEFINED, at, inputs, &to);
   for (int k = 0; k < 8; k++) {
     int keys = k % 2 ? 3 : 4;
-    ck_assert_double_eq_tol(squares[k], 12 * keys * (shared ? keys : 1), 1e-9);
+    ck_assert_double_eq_tol(squares[k], all * 12 * keys * (shared ? keys : 1),
+                            1e-9);
   }
   memcpy(at, (int64_t[]){1, 2, 3}, sizeof at);
   oracle_gradient_query(c->p, c->back, ORACLE_DEFINED, at, row, &to);
-  double scale = sqrt(to.dq),
-         of_keys = norm_sum(&c->call->k, (int64_t[]){1, 0, 1}, !shared);
-  ck_assert_double_eq_tol(scale, (shared ? of_keys : sqrt(of_keys)) / sqrt(3),
+  double of_keys = norm_sum(&c->call->k, (int64_t[]){1, 0, 1}, !shared);
+  ck_assert_double_eq_tol(to.dq, all * (shared ? of_keys * of_keys : of_keys) / 3,
                           1e-6);
   memcpy(at, (int64_t[]){1, 2, 1}, sizeof at);
   to.dk = 0;
   oracle_gradient_key(c->p, c->back, ORACLE_DEFINED, at, row, key, &to);
   double of_rows = norm_sum(&c->call->q, (int64_t[]){1, 0, 2}, true) +
                    norm_sum(&c->call->q, (int64_t[]){1, 0, 3}, true);
-  ck_assert_double_eq_tol(to.dk, of_rows / 3, 1e-6);
+  ck_assert_double_eq_tol(to.dk, all * of_rows / 3, 1e-6);
 }
 
-/* Errors that the keys of a row share add up before they are squared. Over rows,
- * and where each pair has an error of its own, squares add up. */
-START_TEST(shared_errors_add_up_in_a_row) {
+#define TWO_ELEMENTS "input t : f32[H, 2]; score s + t[h, j % 2]; "
+static const char *const with_errors[] = {
+    P(TWO_ELEMENTS "branch { }"),
+    P(TWO_ELEMENTS "branch { } branch { }"),
+};
+enum { WITH_ERRORS = sizeof with_errors / sizeof *with_errors };
+
+/* Errors that the keys of a row share add up before they are squared, and so do
+ * those of a pair that several branches have. Over rows, and over pairs that have
+ * errors of their own, squares add up. */
+START_TEST(shared_errors_add_up) {
   uint64_t state = 5;
-  tested_pattern *s = tested_pattern_new(
-      "gradient", P("input t : f32[H, 2]; score s + t[h, j % 2]; branch { }"),
-      NULL, 0);
+  tested_pattern *s =
+      tested_pattern_new("gradient", with_errors[_i], NULL, 0);
   dil_call *call = sample_call(memory, s->pattern, 2, 6, 7, 8);
   sample_declared(memory, s->pattern, call, &state);
   gradient_case c = open_case(s->pattern, call, 9);
@@ -454,7 +462,7 @@ static Suite *oracle_gradient_suite(void) {
   tcase_add_test(tests, random_patterns_by_differences);
   tcase_add_test(tests, detached_mixing_stands_still);
   tcase_add_test(tests, parts_are_those_of_the_whole);
-  tcase_add_test(tests, shared_errors_add_up_in_a_row);
+  tcase_add_loop_test(tests, shared_errors_add_up, 0, WITH_ERRORS);
   tcase_add_loop_test(tests, inputs_by_differences, 0, WITH_INPUTS);
   tcase_add_loop_test(tests, detached_inputs_by_differences, 0, WITH_DETACHED);
   suite_add_tcase(suite, tests);
