@@ -321,6 +321,7 @@ int main(int argc, char **argv) {
       first = (uint32_t)strtoul(argv[++i], NULL, 10);
     else return usage();
   }
+  const uint32_t asked = first; /* `first` moves on over what is skipped */
   for (uint32_t i = 0; i < count && failed < 20; i++) {
     spec s = aims && gridded ? spec_hopper_grids(first + i)
              : aims     ? spec_hopper(first + i)
@@ -356,6 +357,6 @@ int main(int argc, char **argv) {
            : choosing ? " that choose blocks"
            : gridded  ? " over grids"
                       : "",
-           first, hopper_count);
+           asked, hopper_count);
   return failed != 0;
 }
