@@ -42,12 +42,14 @@ static int64_t row_number(const gradient_case *c, const int64_t at[3]) {
 }
 
 /* o with the branches' own outputs mixed by weights that stand still. */
-static void mix_frozen(const gradient_case *c, const int64_t at[3], double *o) {
+static void mix_frozen(const gradient_case *c, const int64_t at[3],
+                       double *o) {
   double part[64], lse;
   int64_t Dv = c->p->value_dim;
   memset(o, 0, (size_t)Dv * sizeof *o);
   for (int32_t k = 0; k < c->p->branch_count; k++) {
-    double weight = c->mixing[row_number(c, at) * c->p->branch_count + k];
+    double weight =
+        c->mixing[row_number(c, at) * c->p->branch_count + k];
     if (weight == 0) continue;
     oracle_row(single_branch(c->p, k), c->call, at[0], at[1], at[2], part,
                &lse);
@@ -117,8 +119,8 @@ static void check_element(const gradient_case *c, const dil_tensor *x,
 
 /* Some elements of a tensor; all where it has no more. */
 static void check_tensor(const gradient_case *c, const dil_tensor *x,
-                         const double *gradient, int64_t most, const char *name,
-                         uint64_t *state) {
+                         const double *gradient, int64_t most,
+                         const char *name, uint64_t *state) {
   int64_t count = dil_tensor_count(x);
   for (int64_t k = 0; k < count && k < most; k++)
     check_element(c, x, gradient,
@@ -246,7 +248,8 @@ END_TEST
 /* exp(lse of the branch - lse) of each row and branch, as they are now. */
 static const double *frozen_mixing(const pattern *p, const dil_call *call) {
   int64_t B = call->q.shape[0], N = call->q.shape[1], H = p->heads;
-  double *mixing = ARENA_ARRAY(memory, double, B *N *H * p->branch_count + 1);
+  double *mixing =
+      ARENA_ARRAY(memory, double, B * N * H * p->branch_count + 1);
   double o[64], lse, own;
   for (int64_t row = 0; row < B * N * H; row++)
     for (int32_t k = 0; k < p->branch_count; k++) {
@@ -282,8 +285,9 @@ END_TEST
 
 /* ---- inputs -------------------------------------------------------------- */
 
-#define P(body)                                                                \
-  "pattern p { heads 4 kv 2; head_dim 3 value 5; dtype f32; " body " }"
+#define P(body) \
+  "pattern p { heads 4 kv 2; head_dim 3 value 5; dtype f32; " body \
+  " }"
 #define TWO "branch { segment 4; } branch { dilation 2; }"
 
 static const char *const with_inputs[] = {
@@ -347,7 +351,8 @@ static void check_inputs(const gradient_case *c, uint64_t *state) {
 static void check_text(const char *text, bool detached, uint64_t *state) {
   tested_pattern *s = tested_pattern_new("gradient", text, NULL, 0);
   ck_assert_msg(s->pattern != NULL, "%s: %s", text, s->problem);
-  dil_call *call = sample_call(memory, s->pattern, 2, 6, 7, random_bits(state));
+  dil_call *call =
+      sample_call(memory, s->pattern, 2, 6, 7, random_bits(state));
   sample_declared(memory, s->pattern, call, state);
   call->train = true;
   call->lengths = (const int32_t[]){7, 5};
@@ -464,7 +469,8 @@ static Suite *oracle_gradient_suite(void) {
   tcase_add_test(tests, parts_are_those_of_the_whole);
   tcase_add_loop_test(tests, shared_errors_add_up, 0, WITH_ERRORS);
   tcase_add_loop_test(tests, inputs_by_differences, 0, WITH_INPUTS);
-  tcase_add_loop_test(tests, detached_inputs_by_differences, 0, WITH_DETACHED);
+  tcase_add_loop_test(tests, detached_inputs_by_differences, 0,
+                      WITH_DETACHED);
   suite_add_tcase(suite, tests);
   return suite;
 }
