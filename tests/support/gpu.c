@@ -13,7 +13,9 @@ bool gpu_wanted(void) {
   return device && !strcmp(device, "cuda");
 }
 
-bool gpu_computes(void) { return !getenv("DIL_TEST_TAKES"); }
+bool gpu_computes(void) {
+  return !gpu_wanted() || !getenv("DIL_TEST_TAKES");
+}
 
 /* ---- the modules, beside or above this program --------------------------- */
 

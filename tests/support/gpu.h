@@ -8,8 +8,8 @@
 
 /* Whether DIL_TEST_DEVICE asks for the GPU. */
 bool gpu_wanted(void);
-/* Whether kernels compute. DIL_TEST_TAKES=1 says that they do not: a test asks then
- * only which kernels take its cases (tests/counting/nvrtc.c). */
+/* Whether kernels compute. DIL_TEST_TAKES=1 says that those of the GPU do not: a
+ * test asks then only which of them take its cases (tests/counting/nvrtc.c). */
 bool gpu_computes(void);
 /* The GPU compiler beside this program; aborts with the reason if none. */
 const gpu_backend *gpu_compiler(void);
