@@ -16,7 +16,7 @@ static ref sinks_add(build *b, ref x, ref y) {
   return emit_add(e, base, math_log(b, sum));
 }
 
-/* From 2.3e38 on a number is infinite, whose product with log2 e is. */
+/* A number from 2.3e38 on counts as infinite, since its product with log2 e is. */
 static ref sink_counted(build *b, ref number) {
   emit *e = &b->emit;
   const double sign[] = {INFINITY, -INFINITY};
