@@ -60,11 +60,12 @@ oracle_error rounding_of_pair(const void *context, const oracle_pair *pair) {
   double weight = exp(fmin(pair->below, 0));
   double error =
       ROUNDING_SURENESS * (weight * own + weight_error(pair->below, below));
-  double noise = ROUNDING_SURENESS * weight *
-                 rounding_of_dot(r->exactness, p->value_dim, pair->products);
+  double noise =
+      weight * rounding_of_dot(r->exactness, p->value_dim, pair->products);
   return (oracle_error){
       .weight = error,
-      .slope = error * fabs(pair->product - pair->delta) + noise,
+      .slope = error * fabs(pair->product - pair->delta) +
+               ROUNDING_SURENESS * noise,
       .score = ROUNDING_SURENESS * product,
       .shared = ROUNDING_SURENESS * weight * delta_error(r, pair, below),
       .noise = noise};
