@@ -15,6 +15,7 @@ DEVICE void release(const consumer &c, u32 barrier) {
 }
 #include "templates/hopper/hopper_operands.cuh"
 #include "templates/hopper/hopper_stage.cuh"
+#include "templates/hopper/hopper_visit.cuh"
 
 // A warpgroup's part of a tile.
 struct tile_view {
@@ -133,23 +134,6 @@ DEVICE void hide_pairs(const consumer &c, const tile_view &t, int index,
 
 // ---- one tile --------------------------------------------------------------
 
-// The registers that a warpgroup carries from box to box.
-struct fragments {
-  float o[VALUE_WIDTH / 2];
-  u32 p[TILE_KEYS / 4]; // weights of the previous box
-  row_state r;
-};
-
-DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {
-  release(c, c.base + AT_KEY_EMPTY + 8 * block.stage());
-}
-DEVICE void release_values(const consumer &c, const ring<STAGES> &block) {
-  release(c, c.base + AT_VALUE_EMPTY + 8 * block.stage());
-}
-DEVICE void wait_checked(const consumer &c, const ring<STAGES> &block) {
-  barrier_wait(c.base + AT_CHECKED + 8 * block.stage(), block.phase());
-}
-
 // Passes over boxes that this warpgroup does not take. No wgmma synchronises its
 // warps here, so only the thread that releases a stage waits for the values: another
 // one might come too late and find the mbarrier in the next phase.
@@ -167,94 +151,15 @@ DEVICE void pass_boxes(const consumer &c, int count, ring<STAGES> &block) {
   named_barrier_sync(8 + c.group, 128); // the others come no earlier
 }
 
-// Whether values of a box are not finite.
-DEVICE bool spoils(const consumer &c, const ring<STAGES> &block) {
-  wait_checked(c, block);
-  return shared_word(c.base + AT_BAD + 4 * block.stage());
-}
-
-// Turns the products of a box into weights, while no other product runs.
-DEVICE void begin_block(const consumer &c, const tile_view &t, fragments &f, u32 q,
-                        const ring<STAGES> &block, int index,
-                        const u32 (&along)[2]) {
-  float s[TILE_KEYS / 2];
-  wait_keys(c, block);
-  multiply_keys(s, q, key_descriptor(c, block.stage()));
-  mma_wait<0>();
-  settle(s);
-  release_keys(c, block);
-  hide_pairs(c, t, index, along, s);
-  find_peaks(s, f.r, c.run.scale, c.run.slack);
-  weigh(s, f.p, f.r, c.run.scale, 0, 0, {});
-  if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
-}
-
-// Multiplies the queries with this box and, at the same time, the weights with the
-// values of the box before.
-DEVICE void follow_block(const consumer &c, const tile_view &t, fragments &f, u32 q,
-                         const ring<STAGES> &block, const ring<STAGES> &before,
-                         int index, const u32 (&along)[2]) {
-  float s[TILE_KEYS / 2];
-  u32 k = key_descriptor(c, block.stage());
-  u32 v = value_descriptor(c, before.stage());
-  wait_keys(c, block);
-  q = uniform(q);
-  multiply_keys(s, q, k);
-  wait_values(c, before);
-  settle(f.o);
-  multiply_values(f.o, f.p, v);
-  mma_wait<1>();
-  settle(s);
-  release_keys(c, block);
-  hide_pairs(c, t, index, along, s);
-  find_peaks(s, f.r, c.run.scale, c.run.slack);
-  settle(s);
-  mma_wait<0>();
-  settle(f.o);
-  settle(f.p);
-  release_values(c, before);
-  weigh(s, f.p, f.r, c.run.scale, 0, 0, {});
-  if (f.r.moved) scale_rows(f.o, f.r.factor[0], f.r.factor[1]);
-}
-
-// Multiplies the weights of a box with its values while no other product runs, one
-// key at a time if they are `bad`: some are not finite, and some weights are 0.
-DEVICE void add_values(const consumer &c, fragments &f, const ring<STAGES> &block,
-                       bool bad) {
-  wait_values(c, block);
-  if (bad) {
-    add_values_singly(f.o, f.p, c.base + AT_VALUE + block.stage() * VALUE_BYTES);
-    named_barrier_sync(8 + c.group, 128); // all warps have read the values
-  } else {
-    settle(f.o);
-    multiply_values(f.o, f.p, value_descriptor(c, block.stage()));
-    mma_wait<0>();
-    settle(f.o);
-  }
-  release_values(c, block);
-}
-
 // Adds up the boxes of a tile that this warpgroup takes.
 DEVICE void add_boxes(const consumer &c, const tile_view &t, fragments &f, u32 tile,
                       ring<STAGES> &block) {
   u32 q = query_descriptor(c, tile), along[2] = {0, 0};
-  ring<STAGES> before = block;
-  bool alone = true, bad = false;
   if (BOXES_X == 1) columns_of_rows(c, t, t.column_x, along);
-#pragma unroll 1
-  for (int index = t.from; index < t.to; index++) {
-    if (index > t.from) {
-      alone = bad = spoils(c, before);
-      if (bad) add_values(c, f, before, true);
-    }
-    if (alone) begin_block(c, t, f, q, block, index, along);
-    else follow_block(c, t, f, q, block, before, index, along);
-    before = block;
-    block.next();
-  }
-  release(c, c.base + AT_QUERY_EMPTY + 8 * query_stage(tile));
-  bad = spoils(c, before);
-  add_values(c, f, before, bad);
+  visit_blocks(c, f, tile, q, t.from, t.to, block,
+               [&](int index, float (&s)[TILE_KEYS / 2]) {
+                 hide_pairs(c, t, index, along, s);
+               });
 }
 
 // ---- its end ---------------------------------------------------------------
@@ -336,9 +241,7 @@ DEVICE void consume(const consumer &c) {
     int map = shared_word(message + MESSAGE_CELLS + 12);
     int4 place = shared_load(message + MESSAGE_PLACE);
     fragments f;
-#pragma unroll
-    for (int i = 0; i < VALUE_WIDTH / 2; i++) f.o[i] = 0;
-    state_clear(f.r);
+    fragments_clear(f);
     pass_boxes(c, t.from, block);
     if (t.to > t.from) {
       add_boxes(c, t, f, tile, block);
