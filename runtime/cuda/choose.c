@@ -7,9 +7,7 @@
 #include "runtime/base/lists.h"
 #include "runtime/base/status.h"
 
-enum {
-  MEANS_WARPS = 8 /* of a block of dil_choose_means */
-};
+enum { CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32 };
 
 static dil_status choose_one(const cuda_run *r, int32_t choice,
                              const dil_params *of, char *memory,
@@ -18,6 +16,7 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
   dil_choose_params p = cuda_choose_sizes(r, choice);
   cuda_choose_layout at = cuda_choose_lay_out(r, &p);
   int64_t means = at.list ? r->B * t->kv_heads * p.width : 0;
+  means *= DIL_MEAN_WARPS(t->choices[choice].block);
   int64_t parts =
       maximum((p.queries + DIL_CHOOSE_THREADS - 1) / DIL_CHOOSE_THREADS, 1);
   p.of = *of;
@@ -27,7 +26,9 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
   p.own = memory + at.own;
   dil_status status =
       cuda_launch(r, code, GENERAL_CHOOSE_MEANS,
-                  (means + MEANS_WARPS - 1) / MEANS_WARPS, 32 * MEANS_WARPS, 0, &p);
+                  (means + CHOOSE_WARPS - 1) / CHOOSE_WARPS, DIL_CHOOSE_THREADS,
+                  CHOOSE_WARPS * DIL_CHOOSE_DEPTH(t->head_dim) * (int32_t)sizeof(float),
+                  &p);
   if (!status)
     status = cuda_launch(r, code, GENERAL_CHOOSE, at.blocks, DIL_CHOOSE_THREADS,
                          cuda_choose_shared(t, choice), &p);

@@ -3,7 +3,7 @@
  * in the form CSR. What a block of queries chooses follows from its own rows and
  * from the means of the key blocks alone.
  *
- *   dil_choose_means  the mean of each block of keys, a warp each
+ *   dil_choose_means  the mean of each block of keys, a warp each or several
  *   dil_choose        estimates, and the best blocks of each block of queries
  *   dil_choose_join   lists of query blocks move together
  *
@@ -132,27 +132,57 @@ DIL_INLINE int position_of(const dil_params &p, const dil_choice_row &c,
   return position;
 }
 
-/* Zeros stand where a block has no rows, and behind the numbers of a mean. */
+enum { MEAN_SLOTS = (MEAN_DEPTH + 31) / 32 }; /* numbers of a lane */
+
+/* The sums over every `apart`th key of a block. */
+DIL_INLINE void add_keys(const dil_choose_params &p, const dil_choice_row &c, int b,
+                         int kv, int first, int end, int apart,
+                         float (&sum)[MEAN_SLOTS]) {
+#pragma unroll
+  for (int k = 0; k < MEAN_SLOTS; k++) sum[k] = 0;
+#pragma unroll 2
+  for (int j = first; j < end; j += apart) {
+    const element *row = key_row(p.of, b, position_of(p.of, c, j), kv);
+    if (!row) continue;
+#pragma unroll
+    for (int k = 0; k < MEAN_SLOTS; k++) {
+      int d = (threadIdx.x & 31) + 32 * k;
+      if (d < HEAD_DIM) sum[k] += widen(row[d]);
+    }
+  }
+}
+
+/* Several warps add up a block of many keys. Zeros stand where a block has no rows,
+ * and behind the numbers of a mean. */
 extern "C" __global__ void
 dil_choose_means(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = dil_choices[p.choice];
-  long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (warp >= (long long)p.of.batches * KV_HEADS * p.width) return;
-  int block = (int)(warp % p.width);
-  int kv = (int)(warp / p.width % KV_HEADS);
-  int b = (int)(warp / p.width / KV_HEADS);
-  int first = block * c.block;
-  int end = dil_min(first + c.block, batch_keys(p.of, b));
+  float(*part)[MEAN_DEPTH] = (float(*)[MEAN_DEPTH])shared; /* of each warp */
+  int warp = threadIdx.x / 32, warps = DIL_MEAN_WARPS(c.block);
+  long long number = ((long long)blockIdx.x * CHOOSE_WARPS + warp) / warps;
+  bool there = number < (long long)p.of.batches * KV_HEADS * p.width;
+  int block = (int)(number % p.width);
+  int kv = (int)(number / p.width % KV_HEADS);
+  int b = there ? (int)(number / p.width / KV_HEADS) : 0;
+  int first = block * c.block, end = dil_min(first + c.block, batch_keys(p.of, b));
+  float sum[MEAN_SLOTS];
+  if (there) add_keys(p, c, b, kv, first + warp % warps, end, warps, sum);
+#pragma unroll
+  for (int k = 0; k < MEAN_SLOTS; k++) {
+    int d = (threadIdx.x & 31) + 32 * k;
+    if (there && d < MEAN_DEPTH) part[warp][d] = sum[k];
+  }
+  __syncthreads();
+  if (!there || warp % warps) return;
+#pragma unroll
+  for (int k = 0; k < MEAN_SLOTS; k++) {
+    int d = (threadIdx.x & 31) + 32 * k;
+    if (d >= MEAN_DEPTH) continue;
+    float all = sum[k];
 #pragma unroll 1
-  for (int d = threadIdx.x & 31; d < MEAN_DEPTH; d += 32) {
-    float sum = 0;
-#pragma unroll 4
-    for (int j = first; j < end && d < HEAD_DIM; j++) {
-      const element *row = key_row(p.of, b, position_of(p.of, c, j), kv);
-      if (row) sum += widen(row[d]);
-    }
-    if (end > first) sum = __fdiv_rn(sum, (float)(end - first));
-    *mean_at(p, c, b, kv, block, d) = sum;
+    for (int w = 1; w < warps; w++) all += part[warp + w][d];
+    if (end > first) all = __fdiv_rn(all, (float)(end - first));
+    *mean_at(p, c, b, kv, block, d) = all;
   }
 }
 

@@ -131,6 +131,10 @@ enum {
   DIL_CHOOSE_BYTES = 1856 /* of dil_choose_params, as above */
 };
 
+/* Warps that add up a block of keys: a power of 2, 8 at most. */
+#define DIL_MEAN_WARPS(block)                                                \
+  ((block) < 64 ? 1 : (block) < 128 ? 2 : (block) < 256 ? 4 : 8)
+
 /* Whether each row of a block of queries meets the key blocks by matrix products:
  * 16-bit elements, which tf32 holds, and blocks that end where eight rows do. */
 #define DIL_CHOOSE_IS_TALL(query_block, each, element_bytes)                 \
