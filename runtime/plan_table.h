@@ -191,6 +191,7 @@ typedef struct dil_choice {
   int32_t gate;         /* the input of DIL_ESTIMATE_INPUT */
   bool shared;          /* heads of a key/value head choose together */
   bool asks;            /* other keeps decide about blocks: dil_code.keeps */
+  bool alone;           /* no other keep and no mask decides over the branch's pairs */
 } dil_choice;
 
 /* Blocks of keys that hold a position of one block of queries, at most. */

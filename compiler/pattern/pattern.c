@@ -82,6 +82,7 @@ dil_choice pattern_choice(const pattern *p, int32_t index) {
   const branch *b = &p->branch[index];
   const keep *k = branch_choice(b);
   const dil_input *made = &p->input[k->chosen];
+  bool asks = b->keeps[0].count + b->keeps[1].count > 1;
   return (dil_choice){.branch = index,
                       .rows = k->chosen,
                       .query_block = made->query_block,
@@ -93,7 +94,8 @@ dil_choice pattern_choice(const pattern *p, int32_t index) {
                       .estimate = k->estimate,
                       .gate = k->gate,
                       .shared = b->shared,
-                      .asks = b->keeps[0].count + b->keeps[1].count > 1};
+                      .asks = asks,
+                      .alone = !asks && b->mask_count == 0};
 }
 
 static bool level_holds(const keeps *level, const expr_point *point) {

@@ -2,6 +2,7 @@
  * makes them. Out: loaded codes, and the code that a pass of a call takes. */
 #include "codes.h"
 #include "decode.h"
+#include "gather.h"
 #include "general.h"
 #include "gradient.h"
 #include "grid.h"
@@ -21,9 +22,10 @@ static const cuda_family rows = {
         [ROWS_MOVE] = "dil_rows_move", [ROWS_RANDOM] = "dil_rows_random_fill"}};
 
 static const cuda_family *const families[] = {
-    &cuda_hopper,   &cuda_hopper_grid,   &cuda_decode,          &cuda_general,
-    &cuda_gradient, &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
-    &cuda_peak,     &rows};
+    &cuda_hopper,        &cuda_hopper_grid,  &cuda_hopper_gather,
+    &cuda_decode,        &cuda_general,      &cuda_gradient,
+    &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
+    &cuda_peak,          &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 

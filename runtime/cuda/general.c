@@ -419,12 +419,14 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   dil_status status = DIL_OK;
   if (r->table->choice_count) { /* other keeps may read tables of the call's lists */
     p.flags |= DIL_OWN_LISTS;
-    status = general_launch_warps(r, code, GENERAL_LISTS, cuda_table_rows(r), &p);
+    status = general_launch_warps(r, code, GENERAL_LISTS,
+                                  cuda_table_rows(r, true), &p);
     p.flags &= ~DIL_OWN_LISTS;
   }
   if (!status) status = cuda_choose_run(r, &p, code);
-  if (!status)
-    status = general_launch_warps(r, code, GENERAL_LISTS, cuda_table_rows(r), &p);
+  if (!status && !r->lists_alone)
+    status = general_launch_warps(r, code, GENERAL_LISTS,
+                                  cuda_table_rows(r, false), &p);
   if (!status)
     status = general_launch_warps(r, code, GENERAL_BOUNDS,
                                   cuda_bounds_blocks(r, false), &p);

@@ -193,10 +193,19 @@ dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r) {
   return status;
 }
 
+static bool kernel_reads_lists_alone(const dil_cuda_kernel *k, const cuda_run *r) {
+  for (int32_t p = 0; p < k->table->pass_count; p++) {
+    const cuda_code *code = codes_choose(&k->codes, r, p);
+    if (!code || !code->family->lists_alone) return false;
+  }
+  return true;
+}
+
 /* From here on all codes that the call takes are there. */
 static dil_status kernel_load_codes(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *code;
   dil_status status = kernel_load_passes(k, r);
+  r->lists_alone = !status && kernel_reads_lists_alone(k, r);
   if (status || !kernel_takes_last(k, r)) return status;
   return codes_take_last(&k->codes, &code);
 }

@@ -97,11 +97,11 @@ extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {
     if (dil_inputs[i].rows == dil_inputs[i].cols && !dil_inputs[i].keys)
       continue;
     bool chosen = dil_inputs[i].rows >= INPUTS - MADE_TABLES;
+    if (chosen && p.flags & DIL_OWN_LISTS) continue;
     long long count = p.input[i].dim[rank - 1] ? 1 : 0;
 #pragma unroll 1
     for (int axis = 0; axis + 1 < rank; axis++) count *= p.input[i].dim[axis];
-    if (warp >= 0 && warp < count && !(chosen && p.flags & DIL_OWN_LISTS))
-      list_row(p, i, warp);
+    if (warp >= 0 && warp < count) list_row(p, i, warp);
     warp -= count;
   }
 }

@@ -33,6 +33,7 @@ typedef struct cuda_run {       /* one call on one device */
   float scale, weight;          /* weight: factor of this pass's output */
   bool drop;
   bool turns;                   /* tables of bits get a copy turned round */
+  bool lists_alone;             /* no pass reads the tables of lists */
   const bool *chained;          /* [heads]: more than one pass computes the
                                    head */
   /* f32 [B, cuda_state_rows, H, Dv] and [B, cuda_state_rows, H]; NULL: no head
@@ -66,6 +67,8 @@ static inline int64_t cuda_rows(const cuda_run *r) {
 typedef struct cuda_family {
   const char *name;
   bool few;                     /* it is for calls with few rows alone */
+  bool lists_alone;             /* it reads the lists of a choice, and not the table
+                                   that is made of them */
   const char *entry[DIL_CUDA_ENTRIES]; /* names of the cubin's functions; NULL
                                           ends the list */
   /* Make and free cuda_code.memory; NULL: the family has none. */
@@ -129,10 +132,10 @@ int64_t cuda_choose_bytes(const cuda_run *r);
 /* input.c: the bytes for lists of choices, for the tables that are made of lists,
  * for what makes them, and for bounds
  * (smallest and largest elements) of the inputs that masks read. The rows of
- * these tables. And the kernel's view of the inputs, which points into
- * r->bounds. */
+ * these tables; `own`: of those whose lists the call brings. And the kernel's view of
+ * the inputs, which points into r->bounds. */
 int64_t cuda_bounds_bytes(const cuda_run *r);
-int64_t cuda_table_rows(const cuda_run *r);
+int64_t cuda_table_rows(const cuda_run *r, bool own);
 /* key_lists.c: the most keys that a pass walks of its list; -1: it walks none.
  * `held`: by tiles that hold the keys of a K/V head. */
 int64_t cuda_list_room(const cuda_run *r, int32_t pass, bool held);

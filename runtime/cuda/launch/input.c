@@ -109,10 +109,13 @@ int64_t cuda_bounds_blocks(const cuda_run *r, bool spans) {
   return blocks;
 }
 
-int64_t cuda_table_rows(const cuda_run *r) {
+int64_t cuda_table_rows(const cuda_run *r, bool own) {
+  const dil_table *table = r->table;
   int64_t rows = 0;
-  for (int32_t i = r->table->input_count; i < dil_table_reads(r->table); i++) {
-    if (!dil_input_is_table(&r->table->inputs[i])) continue;
+  for (int32_t i = table->input_count; i < dil_table_reads(table); i++) {
+    const dil_input *in = &table->inputs[i];
+    if (!dil_input_is_table(in)) continue;
+    if (own && in->rows >= table->input_count) continue; /* a choice makes them */
     dil_tensor t = input_tensor(r, i);
     if (t.shape[t.rank - 1]) rows += dil_tensor_count(&t) / t.shape[t.rank - 1];
   }

@@ -24,7 +24,8 @@ typedef struct gpu_strategy {
 } gpu_strategy;
 
 extern const gpu_strategy strategy_general, strategy_hopper,
-    strategy_hopper_pair, strategy_hopper_grid, strategy_decode;
+    strategy_hopper_pair, strategy_hopper_grid, strategy_hopper_gather,
+    strategy_decode;
 /* For backward plans alone, beside those of the forward call: gradient.c and
  * hopper/hopper_gradient.c. */
 extern const gpu_strategy strategy_gradient, strategy_hopper_gradient;

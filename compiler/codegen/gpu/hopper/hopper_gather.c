@@ -1,0 +1,112 @@
+/* hopper_gather.c - the strategy for rows that choose blocks of keys, each for itself,
+ * on Hopper (sm_90a): templates/hopper/gather.cu.
+ *
+ * In: a plan with one branch, whose choice (`keep top`, `keep mass`) alone decides over
+ * pairs, besides causality. Out: a kernel that depends on head sizes, element type and
+ * the size of blocks of keys. Calls that it refuses are left to the other strategies. */
+#include "hopper_config.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/cuda/chips.h"
+#include "templates/hopper/gather_launch.h"
+#include <string.h>
+
+enum { WARPGROUPS = 2, QUERY_STAGES = 2, ROWS = 64 * WARPGROUPS };
+enum { KEYS_LEAST = 64, KEYS_MOST = 128, WIDTH_MOST = 128, SHARED_MOST = 232448 };
+
+static int32_t gather_width(int32_t size) { return (int32_t)round_up(size, 32); }
+
+/* Keys of a visit, so that those of a block fill their visits. */
+static int32_t gather_keys(int32_t block) {
+  int32_t visits = (block + KEYS_MOST - 1) / KEYS_MOST;
+  int32_t keys = (int32_t)round_up((block + visits - 1) / visits, 16);
+  return keys < KEYS_LEAST ? KEYS_LEAST : keys;
+}
+
+/* The shared memory of a thread block, as templates/hopper/gather.cu lays it out:
+ * items, barriers and messages have less than the last number. */
+static int32_t gather_bytes(const dil_table *t, int32_t keys, int32_t stages) {
+  int32_t q = gather_width(t->head_dim) * 2, v = gather_width(t->value_dim) * 2;
+  return ROWS * QUERY_STAGES * (q + 8) + stages * keys * (q + v) + 512;
+}
+
+static int32_t gather_stages(const dil_table *t, int32_t keys) {
+  int32_t stages = 4;
+  while (stages > 2 && gather_bytes(t, keys, stages) > SHARED_MOST) stages--;
+  return stages;
+}
+
+static const dil_choice *gather_choice(const dil_table *t) {
+  return t->choice_count == 1 && t->choices[0].alone ? &t->choices[0] : NULL;
+}
+
+/* Whether the branch is the whole of the pattern: all rows see all keys. */
+static bool gather_is_whole(const dil_table *t, const dil_branch *b) {
+  return t->branch_count == 1 && t->pass_count == 1 && b->segment == 0 &&
+         b->dilation == 1 && b->head_first == 0 && b->head_last + 1 == t->heads;
+}
+
+static bool gather_has_window(const dil_predicate *p) {
+  bool causal = p->right == 0 || p->right == DIL_ENDLESS;
+  return p->left != DIL_ENDLESS || !causal || dil_predicate_has_range(p);
+}
+
+static const char *gather_refusal(const dil_table *t) {
+  const dil_choice *c = gather_choice(t);
+  if (!c || c->query_block != 1) return "no rows that choose blocks alone";
+  const dil_branch *b = &t->branches[c->branch];
+  if (t->inputs[c->rows + 2].cell[0]) return "blocks of cells";
+  if (t->dtype == DIL_F32) return "f32";
+  if (t->head_dim % 8 || t->value_dim % 8)
+    return "a head_dim that is no multiple of 8";
+  if (t->head_dim > WIDTH_MOST || t->value_dim > WIDTH_MOST)
+    return "heads of more than 128 elements";
+  if (!gather_is_whole(t, b)) return "segments, or several branches";
+  if (gather_has_window(&t->predicates[b->predicate])) return "a window";
+  if (t->scored || t->sinks) return "scores or sinks";
+  return NULL;
+}
+
+static bool gather_can(const gpu_request *r, char *reason, size_t size) {
+  const char *fast = cuda_chip_fast(r->arch);
+  const char *refusal = gather_refusal(&r->common.plan->table);
+  if (!fast || strcmp(fast, "hopper")) refusal = "wgmma needs sm_90a";
+  else if (r->knobs) refusal = "a schedule's tiles hold neighbouring rows";
+  if (refusal) snprintf(reason, size, "%s", refusal);
+  return !refusal;
+}
+
+static bool gather_write(const gpu_request *r, int32_t variant, int32_t fallback,
+                         dil_cuda_code *code, source_text *text) {
+  const dil_table *t = &r->common.plan->table;
+  const dil_choice *c = gather_choice(t);
+  if (variant || fallback) return false;
+  int32_t keys = gather_keys(c->block), stages = gather_stages(t, keys);
+  *code = (dil_cuda_code){.family = "hopper_gather",
+                          .arch = r->arch,
+                          .passes = 1,
+                          .threads = 128 * (WARPGROUPS + 1),
+                          .shared = gather_bytes(t, keys, stages),
+                          .tile_rows = ROWS,
+                          .tile_keys = keys};
+  snprintf(code->variant, sizeof code->variant, "hopper gather %s %dx%d d%d",
+           dil_dtype_name(t->dtype), ROWS, keys, t->head_dim);
+  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
+      gather_width(t->head_dim), gather_width(t->value_dim));
+  put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
+      WARPGROUPS, keys, stages);
+  put(text, "#define CAUSAL %d\n", c->right == 0);
+  put_tables(text, r->common.plan);
+  put(text, "#undef DROPOUT\n#define DROPOUT 0\n");
+  put_template(text, "templates/hopper/gather.cu");
+  return true;
+}
+
+/* There is nothing to tune. */
+static bool gather_propose(int32_t index, knobs *k) {
+  (void)index;
+  (void)k;
+  return false;
+}
+
+const gpu_strategy strategy_hopper_gather = {"hopper gather", 0, gather_can,
+                                             gather_write, gather_propose};
