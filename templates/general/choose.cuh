@@ -7,8 +7,8 @@
  *   dil_choose        estimates, and the best blocks of each block of queries
  *   dil_choose_join   lists of query blocks move together
  *
- * The threshold is found by counts of digits, from the first on, or by each warp for
- * itself where key blocks are few (choose_warp.cuh); `keep mass` sorts.
+ * The threshold is found by counts of digits, from the first on, or by some lanes
+ * of a warp where key blocks are few (choose_lanes.cuh); `keep mass` sorts.
  * Atomics count integers in shared memory alone, so that their order never
  * shows. */
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_H
@@ -424,16 +424,23 @@ DIL_INLINE void choose_block(const dil_choose_params &p, const dil_choice_row &c
   write_lists(p, c, b, group, bi, rank, least_chosen(p, c, rank, sorted));
 }
 
-#include "templates/general/choose_warp.cuh"
+#include "templates/general/choose_lanes.cuh"
 
 /* Warps wait for all estimates, and thereafter the next strip's for all warps. */
-DIL_INLINE void choose_by_warps(const dil_choose_params &p, const dil_choice_row &c,
-                                int b, int group, int first, const float *sum) {
+template <int OWN_KEYS>
+DIL_INLINE void choose_strip_by_lanes(const dil_choose_params &p,
+                                      const dil_choice_row &c, int b, int group,
+                                      int first, const float *sum) {
+  int lanes = lanes_of_keys<OWN_KEYS>(p.keys), each = DIL_CHOOSE_THREADS / lanes;
   __syncthreads();
 #pragma unroll 1
-  for (int k = threadIdx.x / 32; k < strip_of(c) && first + k < p.queries;
-       k += CHOOSE_WARPS)
-    choose_by_warp(p, c, b, group, first + k, sum + (long long)k * p.width);
+  for (int from = 0; from < strip_of(c); from += each) {
+    int k = from + threadIdx.x / lanes;
+    if (from + (int)(threadIdx.x & ~31) / lanes >= strip_of(c)) break;
+    bool there = k < strip_of(c) && first + k < p.queries;
+    choose_by_lanes<OWN_KEYS>(p, c, b, group, first + k, lanes,
+                          sum + (long long)k * p.width, there);
+  }
   __syncthreads();
 }
 
@@ -446,8 +453,10 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   float *total = estimate + (c.group > 1 ? (long long)strip * p.width : 0);
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
   const float *sum = estimate_group(p, c, b, group, first, estimate, total);
-  if (warps_choose(p, c)) {
-    choose_by_warps(p, c, b, group, first, sum);
+  if (lanes_choose(p, c)) {
+    if (p.keys <= 32 * FEW_EACH)
+      choose_strip_by_lanes<FEW_EACH>(p, c, b, group, first, sum);
+    else choose_strip_by_lanes<MOST_EACH>(p, c, b, group, first, sum);
     return;
   }
 #pragma unroll 1
@@ -456,7 +465,7 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
                  rank + p.width);
 }
 
-extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 4)
     dil_choose(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = dil_choices[p.choice];
   int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;

@@ -277,11 +277,12 @@ START_TEST(choices_follow_from_rows_alone) {
 }
 END_TEST
 
-/* On a GPU a warp chooses of up to 1024 key blocks, and a thread block of more. */
+/* On a GPU lanes choose of up to 1024 key blocks, each of 8 of up to 256 and else of
+ * 32, and a thread block of more. */
 static const char *const chosen_of_many[] = {"mean each", "mean", "gate"};
 
 START_TEST(many_key_blocks) {
-  static const int64_t keys[] = {1024, 1025};
+  static const int64_t keys[] = {256, 257, 1024, 1025};
   if (gpu_leaves_case("many key blocks", PATTERNS + 7 + _i)) return;
   char text[TEXT];
   snprintf(text, sizeof text,
@@ -291,7 +292,7 @@ START_TEST(many_key_blocks) {
   tested_pattern *made = tested_pattern_new("many.dil", text, NULL, 0);
   ck_assert_msg(made->pattern != NULL, "%s", made->problem);
   kernel_made *k = kernel_make(made, (recipe){0});
-  for (int n = 0; n < 4; n++) {
+  for (int n = 0; n < 8; n++) {
     data *d = data_new(made, (call_shape){.batch = 1, .queries = 19,
                                           .keys = keys[n / 2], .seed = 9,
                                           .element = n % 2 ? few_values : with_nan});

@@ -1,0 +1,154 @@
+/* choose_lanes.cuh - the best blocks of keys where there are few: some lanes of a warp
+ * choose for a block of queries by themselves, and need no barrier. In: a block of
+ * queries, estimates in f32. Out: its lists, those that choose_block would write. A
+ * lane has OWN_KEYS neighbouring key blocks, a bit of a word each, and the lanes of a
+ * block of queries are neighbours. choose.cuh includes this file behind its lists. */
+#ifndef DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
+#define DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
+
+/* OWN_KEYS, of up to 32 FEW_EACH key blocks, and of more. */
+enum { FEW_EACH = 8, MOST_EACH = 32 };
+
+/* Whether lanes choose: not by `keep mass`, which sorts, and where warps have several
+ * blocks of queries. */
+DIL_INLINE bool lanes_choose(const dil_choose_params &p, const dil_choice_row &c) {
+  return p.keys <= 32 * MOST_EACH && !(c.share > 0) && strip_of(c) >= CHOOSE_WARPS;
+}
+
+/* Lanes that have all key blocks: a power of 2. */
+template <int OWN_KEYS> DIL_INLINE int lanes_of_keys(int keys) {
+  int lanes = 1;
+  while (lanes * OWN_KEYS < keys) lanes *= 2;
+  return lanes;
+}
+
+/* The sum over the lanes of a block of queries, and over those before this one. */
+DIL_INLINE int sum_lanes(int x, int lanes) {
+#pragma unroll 1
+  for (int away = 1; away < lanes; away *= 2)
+    x += __shfl_xor_sync(0xffffffffu, x, away);
+  return x;
+}
+DIL_INLINE int sum_before(int x, int lanes) {
+  int lane = threadIdx.x & 31, upto = x;
+#pragma unroll 1
+  for (int away = 1; away < lanes; away *= 2) {
+    int more = __shfl_sync(0xffffffffu, upto, lane - away);
+    if ((lane & (lanes - 1)) >= away) upto += more;
+  }
+  return upto - x;
+}
+
+/* The lane's key blocks, from `first` on, that are chosen in any case, and those that
+ * estimates decide about. */
+struct lane_blocks {
+  unsigned always, scored;
+};
+
+template <int OWN_KEYS>
+DIL_INLINE lane_blocks find_candidates(const dil_choose_params &p,
+                                       const dil_choice_row &c, int b, int group,
+                                       int bi, int first) {
+  choose_place at = place_of(p, c, b, bi);
+  lane_blocks own = {0, 0};
+#pragma unroll 1
+  for (int r = 0; r < OWN_KEYS && first + r < p.keys; r++) {
+    if (!is_candidate(p, c, at, group, first + r)) continue;
+    if (is_diagonal(c, bi, first + r)) own.always |= 1u << r;
+    else own.scored |= 1u << r;
+  }
+  return own;
+}
+
+/* Bits of the estimates that are scored; of others 0, which no threshold reaches. Rows
+ * of estimates are as long as whole lanes' key blocks. */
+template <int OWN_KEYS>
+DIL_INLINE void read_estimates(const float *estimate, unsigned scored,
+                               unsigned (&bits)[OWN_KEYS]) {
+#pragma unroll
+  for (int r = 0; r < OWN_KEYS; r += 4) {
+    float4 x = make_float4(0, 0, 0, 0);
+    if (scored) x = *(const float4 *)(estimate + r);
+    bits[r] = scored >> r & 1 ? bits_of_estimate(x.x) : 0;
+    bits[r + 1] = scored >> (r + 1) & 1 ? bits_of_estimate(x.y) : 0;
+    bits[r + 2] = scored >> (r + 2) & 1 ? bits_of_estimate(x.z) : 0;
+    bits[r + 3] = scored >> (r + 3) & 1 ? bits_of_estimate(x.w) : 0;
+  }
+}
+
+/* A threshold that `wanted` of the bits reach, or else the largest that more reach; 0
+ * where fewer are above 0. The whole warp comes here; `done`: none is asked for. */
+template <int OWN_KEYS>
+DIL_INLINE unsigned find_threshold(const unsigned (&bits)[OWN_KEYS], int lanes,
+                                   int wanted, bool done) {
+  unsigned found = 0;
+#pragma unroll 1
+  for (unsigned one = 1u << 31; one; one >>= 1) {
+    int count = 0;
+#pragma unroll
+    for (int r = 0; r < OWN_KEYS; r++) count += bits[r] >= (found | one);
+    count = sum_lanes(count, lanes);
+    if (!done && count >= wanted) found |= one;
+    done |= count == wanted;
+    if (__all_sync(0xffffffffu, done)) break;
+  }
+  return found;
+}
+
+/* The `taken` best of the key blocks that are scored; of equal ones the first. */
+template <int OWN_KEYS>
+DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned scored,
+                                int taken, bool done) {
+  unsigned bits[OWN_KEYS], above = 0, equal = 0;
+  read_estimates(estimate, scored, bits);
+  unsigned least = find_threshold(bits, lanes, taken, done);
+#pragma unroll
+  for (int r = 0; r < OWN_KEYS; r++) {
+    above |= (unsigned)(bits[r] > least) << r;
+    equal |= (unsigned)(bits[r] == least) << r;
+  }
+  equal &= scored;
+  taken -= sum_lanes(__popc(above), lanes) + sum_before(__popc(equal), lanes);
+#pragma unroll 1
+  for (; equal && taken > 0; taken--) {
+    above |= equal & -equal;
+    equal &= equal - 1;
+  }
+  return above;
+}
+
+/* Writes the lane's key blocks behind those of the lanes before it. */
+DIL_INLINE void write_blocks(const dil_choose_params &p, const dil_choice_row &c,
+                             int b, int group, int bi, int first, int lanes,
+                             unsigned chosen, bool there) {
+  int place = sum_before(__popc(chosen), lanes);
+  int written = sum_lanes(__popc(chosen), lanes);
+  if (!there) return;
+#pragma unroll 1
+  for (; chosen; chosen &= chosen - 1)
+    write_place(p, c, b, group, bi, place++, first + __ffs((int)chosen) - 1);
+  write_lengths(p, c, b, group, bi, written, threadIdx.x & (lanes - 1), lanes);
+}
+
+/* Chooses for block bi of queries, which may not be `there`. The whole warp comes
+ * here. */
+template <int OWN_KEYS>
+DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row &c,
+                                int b, int group, int bi, int lanes,
+                                const float *estimate, bool there) {
+  int first = (int)(threadIdx.x & (lanes - 1)) * OWN_KEYS;
+  lane_blocks own = {0, 0};
+  if (there) own = find_candidates<OWN_KEYS>(p, c, b, group, bi, first);
+  int always = sum_lanes(__popc(own.always), lanes);
+  int scored = sum_lanes(__popc(own.scored), lanes);
+  int taken = dil_min(dil_max(c.most - always, 0), scored);
+  bool all = taken == scored;
+  unsigned best = best_blocks<OWN_KEYS>(estimate + first, lanes, own.scored, taken,
+                              all || taken == 0);
+  unsigned chosen = own.always;
+  if (all) chosen |= own.scored;
+  else if (taken > 0) chosen |= best;
+  write_blocks(p, c, b, group, bi, first, lanes, chosen, there);
+}
+
+#endif
