@@ -2,9 +2,8 @@
  * and compared with the oracle. In: --seed S --count N; case i is that of seed
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
  * with those that they do not take; --backward: gradients; --ring: gradients of
- * ranks on threads, or on GPUs; --choices: blocks chosen by their scores; --grids: patterns over
- * grids. Each case runs in a
- * process of its own. Out: for a failure the pattern, made as small as it stays
+ * ranks on threads, or on GPUs; --choices: blocks chosen by their scores; --grids:
+ * patterns over grids. Each case runs in a process of its own. Out: for a failure the pattern, made as small as it stays
  * wrong, with its shape, plan and seed; at the end one line, and exit 1 if anything
  * failed. */
 #include "spec.h"
@@ -284,7 +283,9 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          "--seed %u --print\n\n",
          text, s.batch, s.queries, s.keys, s.layout, s.lengths, s.threads,
          s.isa, force_all[s.force].name,
-         aims       ? gridded ? " --hopper --grids" : " --hopper"
+         aims       ? gridded    ? " --hopper --grids"
+                      : choosing ? " --hopper --choices"
+                                 : " --hopper"
          : choosing ? " --choices"
          : gridded  ? " --grids"
                     : "",
@@ -323,8 +324,9 @@ int main(int argc, char **argv) {
   }
   const uint32_t asked = first; /* `first` moves on over what is skipped */
   for (uint32_t i = 0; i < count && failed < 20; i++) {
-    spec s = aims && gridded ? spec_hopper_grids(first + i)
-             : aims     ? spec_hopper(first + i)
+    spec s = aims && gridded    ? spec_hopper_grids(first + i)
+             : aims && choosing ? spec_hopper_choices(first + i)
+             : aims             ? spec_hopper(first + i)
              : choosing ? spec_choices(first + i)
              : gridded  ? spec_grids(first + i)
                         : spec_random(first + i);

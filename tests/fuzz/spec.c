@@ -280,6 +280,24 @@ spec spec_hopper_grids(uint32_t seed) {
   return s;
 }
 
+spec spec_hopper_choices(uint32_t seed) {
+  uint64_t space = seed * 0x2545F4914F6CDD1Du + 82, *state = &space;
+  spec h = spec_hopper(seed);
+  spec s = {.seed = seed, .heads = h.heads, .kv_heads = h.kv_heads, .dtype = h.dtype,
+            .head_dim = h.head_dim % 136, .value_dim = h.value_dim % 136,
+            .scale = h.scale, .left = -1, .right = -1, .branch_count = 1, .batch =
+            h.batch, .layout = h.layout, .force = h.force, .rows = 1};
+  s.branch[0] = (spec_branch){.dilation = 1, .left = -1, .right = -1,
+                              .head_last = s.heads - 1,
+                              .choice = draw(state, 1, COUNT(choices) - 1),
+                              .shared = chance(state, 30),
+                              .causal = draw(state, 0, 1)};
+  s.block = chance(state, 50) ? draw(state, 2, 16) * 8 : draw(state, 10, 200);
+  s.keys = draw(state, 300, chance(state, 20) ? 1500 : 700);
+  s.queries = chance(state, 60) ? s.keys : draw(state, 64, s.keys);
+  return s;
+}
+
 /* ---- printing ------------------------------------------------------------ */
 
 typedef struct spec_writer {
@@ -368,7 +386,8 @@ static void put_lists(spec_writer *w, const spec *s) {
 static void put_block(spec_writer *w, const spec *s) {
   bool two = s->seed % 2 && (s->keep ? strstr(keeps[s->keep], "from") != NULL
                                      : spec_chooses(s));
-  if (two) put(w, "  block %d, %d;", 1 + s->block * 5 % 90, s->block);
+  if (s->rows) put(w, "  block 1, %d;", s->block);
+  else if (two) put(w, "  block %d, %d;", 1 + s->block * 5 % 90, s->block);
   else put(w, "  block %d;", s->block);
 }
 

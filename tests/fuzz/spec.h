@@ -29,6 +29,7 @@ typedef struct spec {
   int32_t branch_count;
   spec_branch branch[SPEC_BRANCHES];
   int32_t batch, queries, keys, layout, lengths, threads, isa, force;
+  int32_t rows;    /* each row chooses blocks for itself */
   int32_t grid[3]; /* extents; the first 0: two axes; the last 0: no grid */
 } spec;
 
@@ -43,6 +44,8 @@ spec spec_grids(uint32_t seed);
 spec spec_hopper_grids(uint32_t seed);
 /* One whose branches choose blocks by their scores. */
 spec spec_choices(uint32_t seed);
+/* One whose rows choose for themselves, for the Hopper kernel that gathers rows. */
+spec spec_hopper_choices(uint32_t seed);
 bool spec_chooses(const spec *s);
 void spec_print(const spec *s, char *text, size_t size); /* as .dil */
 bool spec_says(const spec *s, const char *words); /* in a condition, score or sink */

@@ -111,3 +111,5 @@ tell launch "$work/launch"
 tell pooled "$work/pooled"
 tell_lines host "$work/host"
 spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @
+spread fuzz_choices "$BUILD/tests/fuzz/fuzz_pattern" --hopper --choices --count 4 \
+  --seed @
