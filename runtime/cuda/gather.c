@@ -186,8 +186,8 @@ static const char *gather_refusal(const cuda_run *r, int32_t pass,
   const dil_call *c = r->call;
   if (r->shard) return "a shard of a sequence";
   if (r->drop) return "dropout";
-  if (c->packed.queries || pages_given(c) || c->lengths)
-    return "lengths, documents or pages where rows choose blocks";
+  if (c->packed.queries || pages_given(c))
+    return "documents or pages where rows choose blocks";
   if (!(r->scale > 0)) return "a scale that is not positive";
   if (r->N < 64) return "fewer than 64 queries";
   if (gather_is_slow(r, pass)) return "rows that choose most of the keys";

@@ -29,10 +29,9 @@ DEVICE own_rows rows_of(const consumer &c, u32 stage, int4 message) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     u32 item = c.base + AT_ITEM + stage * ITEM_BYTES + (row + 8 * i) * 8;
-    int query = shared_word(item) + c.run.of.M - c.run.of.N;
     own.entry[i] = shared_word(item + 4);
     own.keys[i] = message.y;
-    if (CAUSAL) own.keys[i] = min(message.y, query - message.x + 1);
+    if (CAUSAL) own.keys[i] = min(message.y, shared_word(item) - message.x + 1);
   }
   return own;
 }

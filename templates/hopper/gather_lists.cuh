@@ -5,10 +5,20 @@
 // items; O and lse of every row.
 #pragma once
 
-// The list of one line: rows of M positions, of which the last N are queries.
+// The keys of a batch row, and the position of its first query.
+DEVICE int batch_keys(const gather_launch &run, int batch) {
+  int keys = run.of.M;
+  return run.of.lengths ? max(0, min(run.of.lengths[batch], keys)) : keys;
+}
+DEVICE int first_query(const gather_launch &run, int batch) {
+  return batch_keys(run, batch) - run.of.N;
+}
+
+// The list of one line: positions, of which the last N are queries.
 struct gather_list {
   const int *start, *entry;
   long long start_step, entry_step;
+  int first; // the position of the first query; negative: it has no keys
 };
 
 DEVICE gather_list list_of(const gather_launch &run, int line) {
@@ -17,16 +27,16 @@ DEVICE gather_list list_of(const gather_launch &run, int line) {
   int batch = line / HEADS, head = line % HEADS;
   return {(const int *)rows.data + batch * rows.stride[0] + head * rows.stride[1],
           (const int *)cols.data + batch * cols.stride[0] + head * cols.stride[1],
-          rows.stride[2], cols.stride[2]};
+          rows.stride[2], cols.stride[2], first_query(run, batch)};
 }
 
 // The entries of a query row: first..end-1.
 struct entry_range {
   int first, end;
 };
-DEVICE entry_range entries_of(const gather_launch &run, const gather_list &list,
-                              int row) {
-  long long place = row + run.of.M - run.of.N;
+DEVICE entry_range entries_of(const gather_list &list, int row) {
+  long long place = row + list.first;
+  if (place < 0) return {0, 0};
   return {list.start[place * list.start_step],
           list.start[(place + 1) * list.start_step]};
 }
@@ -107,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(GATHER_LIST_THREADS)
   __syncthreads();
 #pragma unroll 1
   for (int row = threadIdx.x; row < run.of.N; row += GATHER_LIST_THREADS) {
-    entry_range of = entries_of(run, list, row);
+    entry_range of = entries_of(list, row);
 #pragma unroll 1
     for (int e = of.first; e < of.end; e++)
       atomicAdd(&own.count[list.entry[e * list.entry_step]], 1);
@@ -117,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(GATHER_LIST_THREADS)
   __syncthreads();
 #pragma unroll 1
   for (int row = threadIdx.x; row < run.of.N; row += GATHER_LIST_THREADS) {
-    entry_range of = entries_of(run, list, row);
+    entry_range of = entries_of(list, row);
 #pragma unroll 1
     for (int e = of.first; e < of.end; e++)
       items[atomicAdd(&own.count[list.entry[e * list.entry_step]], 1)] = {row, e};
@@ -165,7 +175,7 @@ gather_merge(const __grid_constant__ gather_launch run) {
   long long first = (long long)number * run.entry_room;
   int column = threadIdx.x % 32 * 4;
   merge_sums m = add_entries(run, run.ends + first, run.partial + first * VALUE_DIM,
-                             entries_of(run, list_of(run, line), row));
+                             entries_of(list_of(run, line), row));
   const long long *o = run.of.o_stride, *lse = run.of.lse_stride;
   float factor = m.sum == 0 ? 0 : __fdividef(run.of.weight, m.sum);
   if (run.of.lse && column == 0)

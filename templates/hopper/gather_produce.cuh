@@ -20,7 +20,8 @@ DEVICE bool find_tile(const gather_launch &run, u32 index, tile_place &t) {
   t.line = run.first_line + number;
   if (at >= run.counts[t.line]) return false;
   t.tile = run.tiles[(long long)t.line * run.tile_room + at];
-  t.keys = min(run.block, run.of.M - t.tile.block * run.block);
+  t.keys = min(run.block,
+               batch_keys(run, t.line / HEADS) - t.tile.block * run.block);
   return true;
 }
 DEVICE u32 tile_places(const gather_launch &run) { return run.lines * run.tile_room; }
@@ -85,9 +86,11 @@ DEVICE void check_values(const gather_launch &run, u32 base) {
 
 // ---- queries ---------------------------------------------------------------
 
-// The message of a tile: {first key, keys, 1; 0 behind the last tile, line}.
+// The message of a tile: {the query row at the first key's position, keys, 1; 0 behind
+// the last tile, line}.
 DEVICE void write_tile(const gather_launch &run, u32 message, const tile_place &t) {
-  shared_store(message, t.tile.block * run.block, t.keys, 1, t.line);
+  int row = t.tile.block * run.block - first_query(run, t.line / HEADS);
+  shared_store(message, row, t.keys, 1, t.line);
 }
 
 // The items of a tile's rows; rows that it lacks have row -1.

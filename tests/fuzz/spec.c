@@ -286,7 +286,8 @@ spec spec_hopper_choices(uint32_t seed) {
   spec s = {.seed = seed, .heads = h.heads, .kv_heads = h.kv_heads, .dtype = h.dtype,
             .head_dim = h.head_dim % 136, .value_dim = h.value_dim % 136,
             .scale = h.scale, .left = -1, .right = -1, .branch_count = 1, .batch =
-            h.batch, .layout = h.layout, .force = h.force, .rows = 1};
+            h.batch, .layout = h.layout, .force = h.force,
+            .lengths = h.lengths, .rows = 1};
   s.branch[0] = (spec_branch){.dilation = 1, .left = -1, .right = -1,
                               .head_last = s.heads - 1,
                               .choice = draw(state, 1, COUNT(choices) - 1),

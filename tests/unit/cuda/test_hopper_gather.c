@@ -14,6 +14,8 @@
 #define CHOOSES(block, words) GATE " block 1, " #block "; branch { " words " }"
 #define TOP(k) "keep top " #k " by gate;"
 
+static const int32_t lengths[4] = {400, 0, 77, 333};
+
 static const gpu_case cases[] = {
     {P(BF16(64), CHOOSES(64, TOP(2))), 0, SHAPE(1, 512, 512, 0)},
     {P(F16(64), CHOOSES(64, TOP(1))), 0, SHAPE(2, 300, 300, 1)},
@@ -35,6 +37,11 @@ static const gpu_case cases[] = {
     {P(GROUPED(64), CHOOSES(64, TOP(2) " shared kv;")), 0, SHAPE(1, 520, 520, 0)},
     {P(BF16(64), CHOOSES(64, "keep mass 0.6, 3 by gate;")), 0,
      SHAPE(1, 520, 520, 0)},
+    /* batch rows of fewer keys, some with rows before the first key */
+    {P(BF16(64), CHOOSES(64, TOP(2))), 0,
+     {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
+    {P(F16(32), CHOOSES(40, "causal; " TOP(2))), 0,
+     {.batch = 4, .queries = 70, .keys = 600, .seed = 7, .lengths = lengths}},
     /* values that are not finite; a scale of the call */
     {P(BF16(64), CHOOSES(64, TOP(2))), 0, BAD(1, 512, 512, 0)},
     {P(F16(128), CHOOSES(100, "causal; " TOP(1))), 0, BAD(2, 450, 450, 1)},
@@ -43,7 +50,6 @@ static const gpu_case cases[] = {
 };
 
 /* Patterns and calls that other kernels take. */
-static const int32_t lengths[2] = {512, 300};
 static const gpu_case left_cases[] = {
     {P("heads 2; head_dim 64; dtype f32;", CHOOSES(64, TOP(2))), 0,
      SHAPE(1, 512, 512, 0)},
@@ -63,8 +69,6 @@ static const gpu_case left_cases[] = {
     {P(BF16(64), CHOOSES(64, TOP(2) " segment 256;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), CHOOSES(64, TOP(2)) " branch { window 9, 9; }"), 0,
      SHAPE(1, 512, 512, 0)},
-    {P(BF16(64), CHOOSES(64, TOP(2))), 0,
-     {.batch = 2, .queries = 512, .keys = 512, .seed = 7, .lengths = lengths}},
     {P("scale runtime; " BF16(64), CHOOSES(64, TOP(2))), 0,
      {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = -0.4}},
 };
