@@ -115,8 +115,10 @@ static void estimate_predict(const call_setup *b, const compilation *c,
   call_setup alone = *b;
   alone.pattern = estimate_pattern(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
-  /* Patches and blocks of listed keys are no tiles of neighbouring positions. */
-  bool counted = run->visited >= 0 && !cuda_is_fast(code->family);
+  /* Patches, gathered rows and blocks of listed keys are no tiles of neighbouring
+   * positions. */
+  bool gathered = !strcmp(code->family, "hopper_gather");
+  bool counted = run->visited >= 0 && (gathered || !cuda_is_fast(code->family));
   if (run->patch[0] || counted) {
     own->count.full = run->visited - run->masked;
     own->count.partial = run->masked;

@@ -62,13 +62,15 @@ static inline const char *cuda_chip_fast(int32_t arch) {
   return chip ? chip->fast : NULL;
 }
 
-/* Returns whether a family is the fast one of some chip, or that of its grids. */
+/* Returns whether a family is the fast one of some chip, or that of its grids or of
+ * its gathered rows. */
 static inline bool cuda_is_fast(const char *family) {
   const cuda_chip *chip;
   for (int32_t i = 0; (chip = cuda_chip_row(i)); i++) {
     size_t size = chip->fast ? strlen(chip->fast) : 0;
     if (size && !strncmp(chip->fast, family, size) &&
-        (!family[size] || !strcmp(family + size, "_grid")))
+        (!family[size] || !strcmp(family + size, "_grid") ||
+         !strcmp(family + size, "_gather")))
       return true;
   }
   return false;

@@ -171,10 +171,11 @@ static dil_status gather_launch_pass(const cuda_run *r, int32_t pass,
 /* ---- the family ---------------------------------------------------------- */
 
 /* Whether tiles of neighbouring rows, which visit all that one of their rows sees,
- * would be as fast. Measured in keys for each row: an entry moves its o to memory and
- * back, and a masked visit takes longer than a plain one. */
+ * would be as fast. Measured in keys for each row (tests/bench/NOTES.md, "Choices of
+ * blocks on an H200"): an entry moves its o to memory and back, and a masked visit
+ * takes longer than a plain one. */
 static bool gather_is_slow(const cuda_run *r, int32_t pass) {
-  const double entry_keys = 300, masked = 2.5;
+  const double entry_keys = 300, masked = 1.9;
   const dil_choice *c = gather_choice(r, pass);
   double entries = (double)dil_choice_room(c, r->M);
   double keys = (double)r->M * (c->right <= 0 ? 0.5 : 1);
@@ -213,7 +214,8 @@ static void gather_estimate(const cuda_run *r, int32_t pass, const cuda_code *co
                (double)((r->M + keys - 1) / keys);
   out->tile_rows = code->about.tile_rows;
   out->tiles = (int64_t)(tiles * (double)s.lines);
-  out->parts = out->pack = 1;
+  out->parts = (int32_t)dil_choice_room(c, r->M); /* of a row's keys */
+  out->pack = 1;
   out->visited = (double)out->tiles * (double)visits;
   out->masked = c->right <= 0 ? out->visited / (double)dil_choice_room(c, r->M) : 0;
   out->skipped = fmax((double)s.lines * all - out->visited, 0);

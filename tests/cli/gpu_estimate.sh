@@ -201,6 +201,10 @@ is "gradients over a grid" \
 is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 is "a grid without Hopper" foretold 80 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 
+is "rows that choose blocks for themselves" \
+  foretold 90 preset:moba -D q_heads=4 -D width=64 --seq 5000
+is "the kernel that gathers them" grep -q 'by hopper gather' "$TMP/before"
+
 # Blocks that a hash keeps are lists: a tile visits its kept blocks alone.
 hashed() { # blocks that the kernel visits, by `explain`
   "$DIL" explain tests/bench/patterns.dil -k blocks64 -D n=16 -D d=64 --seq 16384 \

@@ -21,27 +21,27 @@ static const gpu_case cases[] = {
     {P(F16(64), CHOOSES(64, TOP(1))), 0, SHAPE(2, 300, 300, 1)},
     {P(GROUPED(128), CHOOSES(128, TOP(2))), 0, SHAPE(1, 600, 600, 0)},
     /* blocks that no visit fills; the last block is short */
-    {P(BF16(32), CHOOSES(40, TOP(2))), 0, SHAPE(2, 333, 333, 0)},
+    {P(BF16(32), CHOOSES(40, TOP(2))), 0, SHAPE(2, 393, 393, 0)},
     {P(F16(96), CHOOSES(200, TOP(1))), 0, SHAPE(1, 777, 777, 0)},
     {P("heads 3; head_dim 72 value 40; dtype f16;", CHOOSES(100, TOP(2))), 0,
      SHAPE(1, 450, 450, 1)},
-    {P(BF16(8), CHOOSES(16, TOP(3))), 0, SHAPE(3, 500, 500, 0)},
+    {P(BF16(8), CHOOSES(16, TOP(3))), 0, SHAPE(3, 510, 510, 0)},
     /* rows behind which no key is seen: their own block is always chosen */
-    {P(BF16(64), CHOOSES(64, "causal; " TOP(2))), 0, SHAPE(1, 700, 700, 0)},
+    {P(BF16(64), CHOOSES(64, "causal; " TOP(2))), 0, SHAPE(1, 790, 790, 0)},
     {P(GROUPED(128), CHOOSES(150, "causal; " TOP(1))), 0, SHAPE(2, 500, 500, 1)},
-    {P(F16(40), CHOOSES(48, "causal; " TOP(2))), 0, SHAPE(1, 650, 650, 0)},
+    {P(F16(40), CHOOSES(48, "causal; " TOP(2))), 0, SHAPE(1, 750, 750, 0)},
     /* fewer queries than keys */
     {P(BF16(64), CHOOSES(64, TOP(2))), 0, SHAPE(1, 100, 520, 0)},
-    {P(F16(32), CHOOSES(56, "causal; " TOP(2))), 0, SHAPE(2, 130, 700, 0)},
+    {P(F16(32), CHOOSES(56, "causal; " TOP(2))), 0, SHAPE(2, 130, 760, 0)},
     /* heads that choose as one; a share */
     {P(GROUPED(64), CHOOSES(64, TOP(2) " shared kv;")), 0, SHAPE(1, 520, 520, 0)},
     {P(BF16(64), CHOOSES(64, "keep mass 0.6, 3 by gate;")), 0,
-     SHAPE(1, 520, 520, 0)},
+     SHAPE(1, 600, 600, 0)},
     /* batch rows of fewer keys, some with rows before the first key */
     {P(BF16(64), CHOOSES(64, TOP(2))), 0,
      {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
     {P(F16(32), CHOOSES(40, "causal; " TOP(2))), 0,
-     {.batch = 4, .queries = 70, .keys = 600, .seed = 7, .lengths = lengths}},
+     {.batch = 4, .queries = 70, .keys = 730, .seed = 7, .lengths = lengths}},
     /* values that are not finite; a scale of the call */
     {P(BF16(64), CHOOSES(64, TOP(2))), 0, BAD(1, 512, 512, 0)},
     {P(F16(128), CHOOSES(100, "causal; " TOP(1))), 0, BAD(2, 450, 450, 1)},
