@@ -3,7 +3,7 @@
  *
  * In: a plan with one branch, whose choice (`keep top`, `keep mass`) alone decides over
  * pairs, besides causality. Out: a kernel that depends on head sizes, element type and
- * the size of blocks of keys. Calls that it refuses are left to the other strategies. */
+ * the size of blocks of keys. Other strategies take the calls that it refuses. */
 #include "hopper_config.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/cuda/chips.h"
