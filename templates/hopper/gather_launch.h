@@ -32,7 +32,8 @@ typedef struct gather_item {
   int row, entry;
 } gather_item;
 
-/* What an entry leaves of its row's softmax. */
+/* An entry leaves this of its row's softmax: the peak of its scores, the sum of its
+ * weights. */
 typedef struct gather_end {
   float peak, sum;
 } gather_end;
