@@ -4,16 +4,7 @@
 // block of keys, and what its softmax left.
 #pragma once
 
-struct consumer {
-  const gather_launch &run;
-  u32 base;
-  int group; // the warpgroup, 0 .. WARPGROUPS - 1
-  bool lead; // this thread releases stages for its warpgroup
-};
-DEVICE void release(const consumer &c, u32 barrier) {
-  if (c.lead) barrier_arrive(barrier);
-}
-#include "templates/hopper/hopper_operands.cuh"
+#define VISIT_LAUNCH gather_launch
 #include "templates/hopper/hopper_visit.cuh"
 
 // The two rows of a thread: their entries, -1 where there is none, and the keys of the

@@ -64,23 +64,13 @@ DEVICE void load_blocks(const gather_launch &run, u32 base) {
 // Looks at every block of values, by one warp.
 DEVICE void check_values(const gather_launch &run, u32 base) {
   ring<STAGES> block = {0};
-  u32 lane = thread_index() % 32;
 #pragma unroll 1
   for (u32 index = blockIdx.x; index < tile_places(run); index += grid_size()) {
     tile_place t;
     if (!find_tile(run, index, t)) continue;
 #pragma unroll 1
-    for (int left = visits_of(t.keys); left > 0; left--, block.next()) {
-      u32 stage = block.stage();
-      barrier_wait(base + AT_VALUE_FULL + 8 * stage, block.phase());
-      u32 values = base + AT_VALUE + stage * VALUE_BYTES;
-      bool bad = __any_sync(~0u, add_nothings(values, TILE_KEYS, lane, 32) != 0);
-      if (lane == 0) {
-        shared_set(base + AT_BAD + 4 * stage, bad);
-        barrier_arrive(base + AT_CHECKED + 8 * stage);
-      }
-      __syncwarp();
-    }
+    for (int left = visits_of(t.keys); left > 0; left--, block.next())
+      check_block(base, block);
   }
 }
 

@@ -71,46 +71,21 @@ static_assert(BOX_X * BOX_Y <= TILE_KEYS && TILE_KEYS % 16 == 0, "a box");
 #define OUTPUT_BYTES (64 * VALUE_WIDTH * 2) // of a warpgroup
 #define TILE_BYTES 64
 
-// Offsets in dynamic shared memory. An mbarrier has 8 bytes.
+// Offsets in dynamic shared memory.
 #define AT_QUERY 0
 #define AT_KEY (AT_QUERY + QUERY_STAGES * WARPGROUPS * QUERY_BYTES)
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
 #define AT_OUTPUT (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_TILE (AT_OUTPUT + WARPGROUPS * OUTPUT_BYTES)
-#define AT_QUERY_FULL (AT_TILE + QUERY_STAGES * TILE_BYTES)
-#define AT_QUERY_EMPTY (AT_QUERY_FULL + QUERY_STAGES * 8)
-#define AT_KEY_FULL (AT_QUERY_EMPTY + QUERY_STAGES * 8)
-#define AT_KEY_EMPTY (AT_KEY_FULL + STAGES * 8)
-#define AT_VALUE_FULL (AT_KEY_EMPTY + STAGES * 8)
-#define AT_VALUE_EMPTY (AT_VALUE_FULL + STAGES * 8)
-#define AT_CHECKED (AT_VALUE_EMPTY + STAGES * 8) // values have been looked at
-#define AT_BAD (AT_CHECKED + STAGES * 8)         // and some are not finite
-#define SHARED_BYTES (AT_BAD + STAGES * 4)
+#define AT_BARRIERS (AT_TILE + QUERY_STAGES * TILE_BYTES)
 static_assert(sizeof(grid_launch) == GRID_LAUNCH_BYTES,
               "the run time has another grid_launch");
-static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
 
-#include "templates/hopper/hopper_ring.cuh"
-#include "templates/hopper/hopper_single.cuh"
+#include "templates/hopper/hopper_visit_stage.cuh"
 #include "templates/hopper/grid_produce.cuh"
 #include "templates/hopper/grid_consume.cuh"
 
 // ---- the kernel ------------------------------------------------------------
-
-DEVICE void init_barriers(u32 base) {
-  for (int i = 0; i < QUERY_STAGES; i++) {
-    barrier_init(base + AT_QUERY_FULL + 8 * i, 1);
-    barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS);
-  }
-  for (int i = 0; i < STAGES; i++) {
-    barrier_init(base + AT_KEY_FULL + 8 * i, 1);
-    barrier_init(base + AT_KEY_EMPTY + 8 * i, WARPGROUPS);
-    barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
-    barrier_init(base + AT_VALUE_EMPTY + 8 * i, WARPGROUPS);
-    barrier_init(base + AT_CHECKED + 8 * i, 1);
-  }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 // No box fills the rows behind its last cell. Their weights are 0, and so must
 // their values be.
@@ -128,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     grid_forward(const __grid_constant__ grid_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
   u32 base = shared_address(memory);
-  if (threadIdx.x == 0) init_barriers(base);
+  if (threadIdx.x == 0) init_barriers(base, 1);
   clear_values(base);
   __syncthreads();
   if (threadIdx.x < 128) {

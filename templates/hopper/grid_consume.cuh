@@ -4,18 +4,9 @@
 // of the grid.
 #pragma once
 
-struct consumer {
-  const grid_launch &run;
-  u32 base;
-  int group; // the warpgroup, 0 .. WARPGROUPS - 1
-  bool lead; // this thread releases stages for its warpgroup
-};
-DEVICE void release(const consumer &c, u32 barrier) {
-  if (c.lead) barrier_arrive(barrier);
-}
-#include "templates/hopper/hopper_operands.cuh"
-#include "templates/hopper/hopper_stage.cuh"
+#define VISIT_LAUNCH grid_launch
 #include "templates/hopper/hopper_visit.cuh"
+#include "templates/hopper/hopper_stage.cuh"
 
 // A warpgroup's part of a tile.
 struct tile_view {

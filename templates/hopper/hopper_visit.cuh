@@ -3,9 +3,20 @@
 // (AT_CHECKED, AT_BAD).
 //
 // In: a tile of queries, stages of keys and values, and what hides the pairs of a block
-// that do not count. Out: the sums of the tile's rows, and their state. Needs
-// `consumer`, whose `run` has `scale` and `slack`, and hopper_operands.cuh.
+// that do not count. Out: the sums of the tile's rows, and their state. VISIT_LAUNCH is
+// the type of the kernel's parameter, which has `scale` and `slack`.
 #pragma once
+
+struct consumer {
+  const VISIT_LAUNCH &run;
+  u32 base;
+  int group; // the warpgroup, 0 .. WARPGROUPS - 1
+  bool lead; // this thread releases stages for its warpgroup
+};
+DEVICE void release(const consumer &c, u32 barrier) {
+  if (c.lead) barrier_arrive(barrier);
+}
+#include "templates/hopper/hopper_operands.cuh"
 
 // The registers that a warpgroup carries from block to block.
 struct fragments {
