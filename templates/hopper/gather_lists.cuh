@@ -104,6 +104,20 @@ DEVICE void place_blocks(const gather_launch &run, list_memory &memory,
   if (threadIdx.x == 0) run.counts[line] = before.y;
 }
 
+// Counts the entries of a line by blocks of keys. `use(place, item)` is told the count
+// of an entry's block before it.
+template <class function>
+DEVICE void count_entries(const gather_launch &run, list_memory &own,
+                          const gather_list &list, function use) {
+#pragma unroll 1
+  for (int row = threadIdx.x; row < run.of.N; row += GATHER_LIST_THREADS) {
+    entry_range of = entries_of(list, row);
+#pragma unroll 1
+    for (int e = of.first; e < of.end; e++)
+      use(atomicAdd(&own.count[list.entry[e * list.entry_step]], 1), {row, e});
+  }
+}
+
 // A line for each thread block: entries of each block of keys are counted, then placed.
 extern "C" __global__ void __launch_bounds__(GATHER_LIST_THREADS)
     gather_lists(const __grid_constant__ gather_launch run) {
@@ -115,23 +129,11 @@ extern "C" __global__ void __launch_bounds__(GATHER_LIST_THREADS)
   for (int k = threadIdx.x; k < run.blocks; k += GATHER_LIST_THREADS)
     own.count[k] = 0;
   __syncthreads();
-#pragma unroll 1
-  for (int row = threadIdx.x; row < run.of.N; row += GATHER_LIST_THREADS) {
-    entry_range of = entries_of(list, row);
-#pragma unroll 1
-    for (int e = of.first; e < of.end; e++)
-      atomicAdd(&own.count[list.entry[e * list.entry_step]], 1);
-  }
+  count_entries(run, own, list, [](int, gather_item) {});
   __syncthreads();
   place_blocks(run, own, run.tiles + (long long)line * run.tile_room, line);
   __syncthreads();
-#pragma unroll 1
-  for (int row = threadIdx.x; row < run.of.N; row += GATHER_LIST_THREADS) {
-    entry_range of = entries_of(list, row);
-#pragma unroll 1
-    for (int e = of.first; e < of.end; e++)
-      items[atomicAdd(&own.count[list.entry[e * list.entry_step]], 1)] = {row, e};
-  }
+  count_entries(run, own, list, [&](int place, gather_item x) { items[place] = x; });
 }
 
 // ---- adding up -------------------------------------------------------------
