@@ -193,7 +193,9 @@ dil_status kernel_load_passes(dil_cuda_kernel *k, cuda_run *r) {
   return status;
 }
 
+/* Whether no pass reads the tables of lists that choices make. */
 static bool kernel_reads_lists_alone(const dil_cuda_kernel *k, const cuda_run *r) {
+  if (!k->table->choice_count) return false; /* most calls are not asked further */
   for (int32_t p = 0; p < k->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&k->codes, r, p);
     if (!code || !code->family->lists_alone) return false;
