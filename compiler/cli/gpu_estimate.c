@@ -115,11 +115,9 @@ static void estimate_predict(const call_setup *b, const compilation *c,
   call_setup alone = *b;
   alone.pattern = estimate_pattern(c, pass);
   measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
-  /* Patches, gathered rows and blocks of listed keys are no tiles of neighbouring
-   * positions. */
-  bool gathered = !strcmp(code->family, "hopper_gather");
-  bool counted = run->visited >= 0 && (gathered || !cuda_is_fast(code->family));
-  if (run->patch[0] || counted) {
+  /* A kernel without classes of rows counts its own visits: patches, gathered rows and
+   * blocks of listed keys are no tiles of neighbouring positions. */
+  if (run->visited >= 0 && !run->classes) {
     own->count.full = run->visited - run->masked;
     own->count.partial = run->masked;
     own->count.empty = run->skipped;
