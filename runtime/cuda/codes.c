@@ -22,8 +22,8 @@ static const cuda_family rows = {
         [ROWS_MOVE] = "dil_rows_move", [ROWS_RANDOM] = "dil_rows_random_fill"}};
 
 static const cuda_family *const families[] = {
-    &cuda_hopper,        &cuda_hopper_grid,  &cuda_hopper_gather,
-    &cuda_decode,        &cuda_general,      &cuda_gradient,
+    &cuda_hopper,        &cuda_hopper_grid,     &cuda_hopper_gather,
+    &cuda_decode,        &cuda_general,         &cuda_gradient,
     &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
     &cuda_peak,          &rows};
 

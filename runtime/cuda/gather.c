@@ -16,7 +16,6 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 _Static_assert(sizeof(gather_launch) == GATHER_LAUNCH_BYTES &&
                    offsetof(gather_launch, of) == GATHER_MAP_BYTES &&
