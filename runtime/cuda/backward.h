@@ -17,7 +17,7 @@ typedef struct backward_codes {
 
 /* Where everything lies in the workspace. */
 typedef struct backward_layout {
-  int64_t facts, fast, state_o, state_lse, sums[3], inputs, bounds, pass;
+  int64_t facts, fast, gathered, state_o, state_lse, sums[3], inputs, bounds, pass;
   int64_t end;
 } backward_layout;
 
@@ -56,11 +56,13 @@ dil_status backward_prepare(backward_run *b);
 dil_status backward_run_pass(backward_run *b, int32_t p, bool first);
 dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
 /* backward_fast.c: the codes of the fast kernels, there; the bytes of the sums to
- * which the fused form adds dQ, 0 where the call does not take it; the launches,
+ * which the fused form adds dQ, and of what kernels that gather rows need, 0 where the
+ * call does not take them; the launches,
  * where the call suits them. The general kernels then work only if some sum was
  * not finite: they keep such numbers apart. */
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
+int64_t backward_gathered_bytes(const backward_run *b);
 dil_status backward_run_fast(backward_run *b);
 /* The launches of a pass by the fast kernels, whose facts are there. */
 dil_status backward_run_fast_pass(backward_run *b, int32_t p,

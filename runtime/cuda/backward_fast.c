@@ -2,21 +2,35 @@
  * (hopper/hopper_gradient.c), where they take it. In: a prepared call. Out:
  * launches that write dQ, dK and dV. */
 #include "backward.h"
+#include "gather_gradient.h"
 #include "spans.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 
-dil_status backward_have_fast_codes(backward_run *b) {
+static dil_status backward_take_fast_codes(backward_run *b, gradient_kind kind) {
   cuda_codes *codes = &b->kernel->codes;
   backward_codes *of = &b->codes;
   bool drop = b->run.drop;
   dil_status status =
-      codes_take_fast_gradient(codes, GRADIENT_Q, drop, &of->fast_q);
+      codes_take_fast_gradient(codes, GRADIENT_Q, kind, drop, &of->fast_q);
   if (!status)
-    status = codes_take_fast_gradient(codes, GRADIENT_K, drop, &of->fast_k);
+    status = codes_take_fast_gradient(codes, GRADIENT_K, kind, drop, &of->fast_k);
   if (!status)
-    status = codes_take_fast_gradient(codes, GRADIENT_V, drop, &of->fast_v);
+    status = codes_take_fast_gradient(codes, GRADIENT_V, kind, drop, &of->fast_v);
   return status;
+}
+
+/* The kernels that gather rows, where they take the call; else those of tiles of
+ * neighbouring rows. */
+dil_status backward_have_fast_codes(backward_run *b) {
+  dil_status status = backward_take_fast_codes(b, GRADIENT_GATHERED);
+  if (status || (b->codes.fast_q && !backward_fast_refusal(b))) return status;
+  return backward_take_fast_codes(b, GRADIENT_FAST);
+}
+
+/* Whether these codes gather rows. */
+static bool backward_gathers(const backward_run *b) {
+  return b->codes.fast_q && b->codes.fast_q->family == &cuda_gather_gradient;
 }
 
 /* The general kernels make the gradients of all passes then. */
@@ -41,7 +55,13 @@ const char *backward_fast_refusal(const backward_run *b) {
   if (codes->inputs) return "gradients of an input that scores read";
   if (backward_has_short_list(b)) return "a list of few keys";
   if (!states) g.o = c->forward.o; /* the state of a pass is always described */
-  return hopper_gradient_refusal(&g, codes->fast_q);
+  return backward_gathers(b) ? gather_gradient_refusal(&g)
+                             : hopper_gradient_refusal(&g, codes->fast_q);
+}
+
+int64_t backward_gathered_bytes(const backward_run *b) {
+  bool gathers = backward_gathers(b) && !backward_fast_refusal(b);
+  return gathers ? gather_gradient_bytes(&b->run) : 0;
 }
 
 /* Returns whether one code makes all gradients, and adds dQ to sums. */
@@ -75,7 +95,9 @@ static dil_status backward_run_fast_code(backward_run *b, int32_t p,
                                          const cuda_code *code) {
   cuda_spans *spans = b->run.device->spans;
   int32_t span = spans_begin(spans, b->run.stream);
-  dil_status status = hopper_gradient_pass(&b->gradient, p, space, code);
+  dil_status status = code->family == &cuda_gather_gradient
+                          ? gather_gradient_pass(&b->gradient, space, code)
+                          : hopper_gradient_pass(&b->gradient, p, space, code);
   spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
   return status;
 }
@@ -94,6 +116,8 @@ dil_status backward_run_fast_pass(backward_run *b, int32_t p,
 dil_status backward_begin_fast(backward_run *b, hopper_gradient_space *space) {
   gradient_run *g = &b->gradient;
   *space = hopper_gradient_place(g, (char *)g->facts + b->at.fast);
+  space->gathered = (char *)g->facts + b->at.gathered;
+  if (backward_gathers(b)) return gather_gradient_begin(g, space, b->codes.fast_q);
   return backward_is_fused(b) ? backward_begin_fused(b, space) : DIL_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "codes.h"
 #include "decode.h"
 #include "gather.h"
+#include "gather_gradient.h"
 #include "general.h"
 #include "gradient.h"
 #include "grid.h"
@@ -25,7 +26,7 @@ static const cuda_family *const families[] = {
     &cuda_hopper,        &cuda_hopper_grid,     &cuda_hopper_gather,
     &cuda_decode,        &cuda_general,         &cuda_gradient,
     &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
-    &cuda_peak,          &rows};
+    &cuda_gather_gradient, &cuda_peak,          &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 
@@ -208,27 +209,32 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* Returns whether a code makes one of these gradients, by the fast kernels or
- * by the general ones. */
-static bool code_makes(const cuda_code *code, int32_t makes, bool fast) {
-  bool found = fast ? code->family == &cuda_hopper_gradient ||
-                          code->family == &cuda_hopper_fused
-                    : code->family == &cuda_gradient ||
-                          code->family == &cuda_gradient_keys;
-  return found && code->about.knob[GRADIENT_KNOB_MAKES] & makes;
+static gradient_kind code_kind(const cuda_code *code) {
+  const cuda_family *f = code->family;
+  if (f == &cuda_gather_gradient) return GRADIENT_GATHERED;
+  if (f == &cuda_hopper_gradient || f == &cuda_hopper_fused) return GRADIENT_FAST;
+  return GRADIENT_GENERAL;
+}
+
+/* Returns whether a code makes one of these gradients. */
+static bool code_makes(const cuda_code *code, int32_t makes, gradient_kind kind) {
+  bool general = code->family == &cuda_gradient || code->family == &cuda_gradient_keys;
+  return code_kind(code) == kind && (kind != GRADIENT_GENERAL || general) &&
+         code->about.knob[GRADIENT_KNOB_MAKES] & makes;
 }
 
 /* Finds the first such code; NULL: there is none. It is loaded, unless it is
  * promised and not waited for. The general ones take calls with and without
  * dropout. */
 static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
-                                      bool fast, bool drop, bool waits,
+                                      gradient_kind kind, bool drop, bool waits,
                                       const cuda_code **code) {
   *code = NULL;
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *one = atomic_load(&codes->now[i]);
-    if (!one || !code_makes(one, makes, fast)) continue;
-    if (fast && drop != (one->about.knob[GRADIENT_KNOB_DROPS] != 0)) continue;
+    if (!one || !code_makes(one, makes, kind)) continue;
+    bool drops = one->about.knob[GRADIENT_KNOB_DROPS] != 0;
+    if (kind != GRADIENT_GENERAL && drop != drops) continue;
     dil_status status = codes_load_promised(codes, i, waits);
     *code = status ? NULL : atomic_load(&codes->now[i]);
     if (status || *code) return status;
@@ -236,15 +242,16 @@ static dil_status codes_find_gradient(cuda_codes *codes, int32_t makes,
   return DIL_OK;
 }
 
-dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes, bool drop,
+dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
+                                    gradient_kind kind, bool drop,
                                     const cuda_code **code) {
-  return codes_find_gradient(codes, makes, true, drop, true, code);
+  return codes_find_gradient(codes, makes, kind, drop, true, code);
 }
 
 dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
                                const cuda_code **code) {
   dil_status status =
-      codes_find_gradient(codes, makes, false, false, waits, code);
+      codes_find_gradient(codes, makes, GRADIENT_GENERAL, false, waits, code);
   if (status || *code) return status;
   return dil_fail(DIL_UNSUPPORTED, "'%s' has no kernel for gradients here",
                   codes->table->name);

@@ -50,9 +50,17 @@ dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
                                const cuda_code **code);
 /* Returns whether a code is promised only, and cannot be launched. */
 bool code_is_promised(const cuda_code *code);
-/* Finds the code of the fast kernels for it, with or without dropout; NULL:
+/* Kernels of gradients: for every call; the fast ones of a chip, of neighbouring rows
+ * or of gathered ones. */
+typedef enum gradient_kind {
+  GRADIENT_GENERAL,
+  GRADIENT_FAST,
+  GRADIENT_GATHERED
+} gradient_kind;
+/* Finds the code of a kind of fast kernels for it, with or without dropout; NULL:
  * there is none. */
-dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes, bool drop,
+dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
+                                    gradient_kind kind, bool drop,
                                     const cuda_code **code);
 /* Waits for the last code. It has the kernels that compute bounds and that
  * begin and end states. */

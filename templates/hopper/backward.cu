@@ -79,6 +79,8 @@
 #endif
 #define BACKWARD 1
 #define CHECKS 0
+#define GATHERS 0        // 1: gather_backward.cu, where tiles gather rows
+#define GATHERS_HELD 0   // 1: rows that tiles hold are gathered
 #ifndef PAIRWISE
 #define PAIRWISE 0       // 1: masks, or several windows, decide over pairs
 #endif
@@ -162,7 +164,9 @@
 #define AT_SLOPES_EMPTY (AT_SLOPES_FULL + FUSED * 16)
 #define AT_SLOPE (AT_SLOPES_EMPTY + FUSED * 16) // of each tile of queries
 #define SHARED_BYTES (AT_SLOPE + !HOLDS_KEYS * SCORE_SLOPES * TILE_SLOTS * 4)
-static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES,
+static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
+                  sizeof(hopper_backward_launch) ==
+                      HOPPER_LAUNCH_BYTES + HOPPER_BACKWARD_BYTES,
               "the run time has another hopper_backward_launch");
 #ifndef SHARED_LIMIT
 #define SHARED_LIMIT 232448
@@ -172,6 +176,7 @@ static_assert(SHARED_BYTES <= SHARED_LIMIT, "as the compiler counts");
 #include "templates/hopper/hopper_stream.cuh"
 #include "templates/hopper/hopper_produce.cuh"
 #include "templates/hopper/backward_facts.cuh"
+#include "templates/hopper/backward_load.cuh"
 #include "templates/hopper/backward_consume.cuh"
 #include "templates/shared/divide.cuh"
 #include "templates/hopper/backward_rows.cuh"

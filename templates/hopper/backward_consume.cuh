@@ -71,6 +71,9 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
   mma_commit();
 }
 
+#if GATHERS
+#include "templates/hopper/gather_mask.cuh"
+#endif
 #include "templates/hopper/backward_weigh.cuh"
 #include "templates/hopper/backward_score.cuh"
 #if PAIRWISE
@@ -108,10 +111,20 @@ DEVICE void clear_hidden(const consumer &c, fragments &f,
 
 // ---- a tile ----------------------------------------------------------------
 
-// The rows of a tile: of its messages, the number of row 0 in the call.
+// The rows of a tile: of its messages, the number of row 0 in the call; of gathered
+// rows, where their items stand in shared memory (gather_item).
 struct tile_rows_message {
   int first, step, rows, head, batch;
 };
+// The number of row n of a tile, and of the row to which its gradient goes.
+DEVICE int row_number(const tile_rows_message &t, int n) {
+  if (GATHERS_HELD) return shared_word(t.first + 8 * n);
+  return t.first + n * t.step;
+}
+DEVICE int target_row(const tile_rows_message &t, int n) {
+  if (GATHERS_HELD) return shared_word(t.first + 8 * n + 4);
+  return t.first + n * t.step;
+}
 DEVICE tile_rows_message read_tile(const consumer &c, int4 m) {
   u32 tile = tile_message(c, tile_of(m));
   int4 t = shared_load(tile), to = shared_load(tile + 16);
@@ -127,8 +140,7 @@ DEVICE void load_row_facts(const hopper_backward_launch &run,
   for (int i = 0; i < 2; i++) {
     f.row[i] = {INFINITE_LSE, 0};
     if (row + 8 * i < t.rows)
-      f.row[i] = facts_of(run, t.batch, t.head,
-                          t.first + (row + 8 * i) * t.step);
+      f.row[i] = facts_of(run, t.batch, t.head, row_number(t, row + 8 * i));
     if (ELEMENT == 2) f.row[i].lse -= WEIGHT_BITS + unit_bits(run);
   }
 }
@@ -399,6 +411,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
   fragments f;
   u32 tile = tile_of(m);
   u32 q = query_descriptor(c, tile), o = held_descriptor(c, tile);
+  if (GATHERS_HELD) wait_queries(c, tile); // items arrive with them
   begin_tile(run, c, f, m);
   wait_queries(c, tile);
   m = consume_tile(run, c, f, m, q, o, block);

@@ -39,12 +39,12 @@ DEVICE bool put_gradient(const hopper_backward_launch &run,
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     int at = row + half * 8;
-    float *here = out + (t.first + at * t.step) * to.row + column;
     bool good = all_finite(are_finite(x, half));
     if (at >= t.rows) continue;
+    float *here = out + target_row(t, at) * to.row + column;
     finite &= good;
     bool marked = MARKS && !good;
-    if (marked) marks[t.first + at * t.step] = 1;
+    if (marked) marks[target_row(t, at)] = 1;
     if (marked && !run.opens) continue;
 #pragma unroll
     for (int g = 0; g < count / 4; g++) {

@@ -14,7 +14,7 @@
 /* All bits of an lse that no tile has written. An lse that is computed has not
  * all bits set: the chip's NaN is 0x7fffffff. */
 enum { HOPPER_UNSEEN = -1 };
-enum { HOPPER_BACKWARD_BYTES = 31360 }; /* of hopper_backward_launch */
+enum { HOPPER_BACKWARD_BYTES = 192 }; /* of hopper_backward_launch, behind `of` */
 
 /* A gradient of 16-bit elements; where the plan has several passes, or the call is
  * a shard, sums in f32 to which each pass adds. Strides count elements. */

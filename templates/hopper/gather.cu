@@ -5,13 +5,13 @@
 // wherever they stand (FlashMoBA, arXiv:2511.11571, does so). Its result is a part of
 // each of these rows' softmax:
 //
-//   gather_lists    sorts the entries of the lists by blocks, and makes tiles of them
+//   gather_count, gather_place, gather_items
+//                   sort the entries of the lists by blocks, and make tiles of them
 //   gather_forward  o of one block of keys for each entry, and what its softmax left
 //   gather_merge    adds up the entries of each row
 //
 // gather_forward is persistent, as hopper.cu is. One thread copies keys and values, a
-// warp looks for values that are not finite, and two warps gather queries. The order of
-// a tile's rows follows from atomics: each row's result is its own, and does not.
+// warp looks for values that are not finite, and two warps gather queries.
 
 #ifndef WARPGROUPS
 #define WARPGROUPS 2     // consumer warpgroups
@@ -61,11 +61,14 @@
 #define AT_TILE (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_ITEM (AT_TILE + QUERY_STAGES * TILE_BYTES)
 #define AT_BARRIERS (AT_ITEM + QUERY_STAGES * ITEM_BYTES)
-static_assert(sizeof(gather_launch) == GATHER_LAUNCH_BYTES,
+static_assert(TILE_ROWS == GATHER_TILE_ROWS &&
+                  sizeof(gather_call) == GATHER_CALL_BYTES &&
+                  sizeof(gather_launch) == GATHER_LAUNCH_BYTES,
               "the run time has another gather_launch");
 
 #include "templates/hopper/hopper_visit_stage.cuh"
-#include "templates/hopper/gather_lists.cuh"
+#include "templates/hopper/gather_sort.cuh"
+#include "templates/hopper/gather_merge.cuh"
 #include "templates/hopper/gather_produce.cuh"
 #include "templates/hopper/gather_consume.cuh"
 

@@ -39,7 +39,7 @@ DEVICE void hide_keys(const own_rows &own, int index, float (&s)[TILE_KEYS / 2])
 DEVICE void finish_tile(const consumer &c, const own_rows &own, int line,
                         fragments &f) {
   int column = thread_index() % 4 * 2;
-  long long first = (long long)(line - c.run.first_line) * c.run.entry_room;
+  long long first = (long long)(line - c.run.call.first_line) * c.run.call.entry_room;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     float sum = row_sum(f.r.sum[i]);

@@ -1,24 +1,26 @@
-/* gather_launch.h - the parameter of the Hopper kernel that gathers the rows which
- * chose a block of keys. Plain C: the run time fills it, and gather.cu reads it.
+/* gather_launch.h - the parameters of the Hopper kernels that gather the rows which
+ * chose a block of keys. Plain C: the run time fills them; gather.cu and
+ * gather_backward.cu read them.
  *
  * A *line* is a batch row and query head. Its *entries* are those of its list of
  * chosen blocks, in the form CSR: a query row and a block that it chose. */
 #ifndef DIL_TEMPLATES_HOPPER_GATHER_LAUNCH_H
 #define DIL_TEMPLATES_HOPPER_GATHER_LAUNCH_H
 
-#include "templates/hopper/hopper_launch.h"
+#include "templates/hopper/backward_launch.h"
 
 enum {
-  GATHER_BLOCKS_MOST = 8192, /* key blocks; counted in 32 KiB of shared memory */
-  GATHER_LIST_THREADS = 1024,
+  GATHER_BLOCKS_MOST = 8192, /* key blocks */
+  GATHER_CHUNKS = 64,        /* of the rows of a line, a warp each */
+  GATHER_STEP = 32,          /* rows that a warp sorts at once */
+  GATHER_PLACE_THREADS = 1024,
+  GATHER_TILE_ROWS = 128,
   GATHER_MAP_BYTES = 2 * 128,
-  /* C and CUDA C both check it */
-  GATHER_LAUNCH_BYTES = (GATHER_MAP_BYTES + DIL_PARAMS_BYTES + 80 + 63) / 64 * 64
+  /* C and CUDA C both check these */
+  GATHER_CALL_BYTES = DIL_PARAMS_BYTES + 80,
+  GATHER_LAUNCH_BYTES = (GATHER_MAP_BYTES + GATHER_CALL_BYTES + 24 + 63) / 64 * 64,
+  GATHER_BACKWARD_BYTES = (GATHER_CALL_BYTES + 48 + 63) / 64 * 64
 };
-
-/* Bytes of shared memory of gather_lists. */
-#define GATHER_LIST_SHARED(blocks) \
-  (GATHER_LIST_THREADS / 32 * 8 + (int)(blocks) * 4)
 
 typedef struct gather_tile {
   int block;               /* of keys */
@@ -27,10 +29,28 @@ typedef struct gather_tile {
 } gather_tile;
 
 /* An entry, where they are sorted by blocks: the query row, and the entry's number
- * where they are sorted by rows. */
+ * where they are sorted by rows. Rows of a block rise, but for those of one step. */
 typedef struct gather_item {
   int row, entry;
 } gather_item;
+
+/* A call, and its entries sorted by blocks; the parameter of the kernels that sort
+ * them. */
+typedef struct gather_call {
+  dil_params of;
+  int lists;               /* the inputs that hold the lists: rows, then columns */
+  int block, blocks;       /* keys of a block; blocks of all keys */
+  int group;               /* query heads of a key head */
+  int first_line, lines;   /* of this launch */
+  int tile_room, entry_room; /* of a line, at most */
+  int chunk_rows;          /* a multiple of GATHER_STEP */
+  int unused;
+  int *counts;             /* [lines of the call]: tiles */
+  int *starts;             /* [lines of the call][blocks + 1]: of a block's entries */
+  int *places;             /* [lines of the call][GATHER_CHUNKS][blocks] */
+  gather_tile *tiles;      /* [lines of the call][tile_room] */
+  gather_item *items;      /* [lines of the call][entry_room] */
+} gather_call;
 
 /* An entry leaves this of its row's softmax: the peak of its scores, the sum of its
  * weights. */
@@ -40,19 +60,23 @@ typedef struct gather_end {
 
 typedef struct gather_launch {
   hopper_map k, v;
-  dil_params of;
+  gather_call call;
   float scale;             /* softmax scale times log2 e; positive */
   float slack;             /* a row's peak moves when a score exceeds it by this */
-  int lists;               /* the inputs that hold the lists: rows, then columns */
-  int block, blocks;       /* keys of a block; blocks of all keys */
-  int group;               /* query heads of a key head */
-  int first_line, lines;   /* of this launch */
-  int tile_room, entry_room; /* of a line, at most */
-  int *counts;             /* [lines of the call]: tiles */
-  gather_tile *tiles;      /* [lines of the call][tile_room] */
-  gather_item *items;      /* [lines of the call][entry_room] */
   float *partial;          /* [lines][entry_room][VALUE_DIM]: o of one block */
   gather_end *ends;        /* [lines][entry_room] */
 } gather_launch;
+
+/* Of gradients. In `back` q and o have the maps of the rows that tiles hold (K and V
+ * for dK and dV), k and v those that they stream (K and V for dQ); other rows are
+ * gathered, by call.of.q and call.of.o, which is dO. dQ of an entry goes to
+ * back.scored, of f32: a line's entries follow each other. */
+typedef struct gather_backward_launch {
+  hopper_backward_launch back;
+  gather_call call;
+  hopper_gradient queries; /* dQ */
+  float *partial;          /* [lines][entry_room][HEAD_DIM]: dQ of one block */
+  long long unused;
+} gather_backward_launch;
 
 #endif

@@ -32,6 +32,7 @@ DEVICE u32 tile_message(const consumer &c, int slot) {
          (TILE_PACKING ? c.group * 32 : 0);
 }
 
+#if !GATHERS
 DEVICE void mask_block(const consumer &c, int flags,
                        float (&s)[TILE_KEYS / 2],
                        const ring<STAGES> &block) {
@@ -67,6 +68,7 @@ DEVICE void mask_block(const consumer &c, int flags,
   hide_columns(s, kept);
 #endif
 }
+#endif
 
 // The flags of a message, shifted so that bit x is the warpgroup's own. The asm
 // makes the compiler shift at each use. Otherwise it would keep a mask for each

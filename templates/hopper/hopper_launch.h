@@ -21,22 +21,32 @@
 
 #include "templates/shared/launch.h"
 
+/* The rows of a launch's tables. A kernel defines those that its passes need
+ * (runtime/tables/launch_layout.h), since a long parameter makes a launch slow. The
+ * host has the most. */
+#ifndef HOPPER_STRIDES
 enum {
   HOPPER_STRIDES = 8, /* distinct strides of rows and of keys */
   HOPPER_SHAPES = 16, /* different sets of residues, up to a shift */
   HOPPER_CLASSES = 48,
   HOPPER_KEY_RANGES = 192,
   HOPPER_INSTANCES = 512,
-  HOPPER_SEGMENTS = 16, /* lengths of segments that are not nested */
   HOPPER_LIVE_BRANCHES = 16,
   HOPPER_LIVE_PHASES = 1024,
+  HOPPER_INPUTS = 16
+};
+#endif
+
+enum {
+  HOPPER_SEGMENTS = 16, /* lengths of segments that are not nested */
+  HOPPER_RESTS = 8,     /* numbers of rows by stride */
   HOPPER_PERIOD = 64,     /* largest common period of dilations */
   HOPPER_BOX_ROWS = 32,   /* rows of a box of zeros */
   HOPPER_TALL_ROWS = 128, /* most rows of a set of such boxes */
   HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
   HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
   HOPPER_LISTS = 1,       /* lists of kept blocks */
-  HOPPER_LAUNCH_BYTES = 31168 /* of hopper_launch; C and CUDA C both check it */
+  HOPPER_NUMBERS_BYTES = 576 /* of what stands before the tables of hopper_launch */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -170,16 +180,8 @@ enum { /* what a launch makes before the tiles of the call */
 enum { HOPPER_LEVELS = 256 };
 
 typedef struct hopper_launch {
-  hopper_maps q, k, v, o;
-  hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
-  hopper_class classes[HOPPER_CLASSES];
-  hopper_key_range ranges[HOPPER_KEY_RANGES];
-  hopper_instance instances[HOPPER_INSTANCES];
-  hopper_shape shapes[HOPPER_SHAPES];
-  short by_interval[HOPPER_INSTANCES]; /* indices of instances, sorted by
-                                          interval, then head */
-  short query_rest[HOPPER_STRIDES], key_rest[HOPPER_STRIDES]; /* number of rows
-                                                                 % stride */
+  short query_rest[HOPPER_RESTS], key_rest[HOPPER_RESTS]; /* number of rows
+                                                             % stride */
   int class_count, instance_count;
   int batches, queries;        /* `queries`: rows of a head and batch row */
   int keys;                    /* M of the whole sequence, like positions */
@@ -252,8 +254,6 @@ typedef struct hopper_launch {
   short state_stride_shift;
   int heads;                   /* H */
   int live_count;              /* -1: every row needs a state */
-  hopper_live_rows live[HOPPER_LIVE_BRANCHES];
-  short live_phase[HOPPER_LIVE_PHASES]; /* [live_count][H]; -1: no row */
   /* Two counters: tiles handed out and thread blocks finished. They are zero
    * before and after a launch, and no other launch uses them meanwhile. */
   unsigned *counters;
@@ -272,7 +272,6 @@ typedef struct hopper_launch {
   const unsigned *seed_at;     /* in place of seed_low and seed_high, or NULL */
   const unsigned short *v_data; /* the values, for that launch */
   long long v_batch, v_row, v_head;
-  dil_device_input input[16];
   hopper_block_list lists[HOPPER_LISTS];
   int makes_lists;             /* HOPPER_MAKES_...: this launch does no more */
   /* Of each tile, the number in its section of the tile that takes its place: tiles
@@ -280,6 +279,18 @@ typedef struct hopper_launch {
    * sorted by, in that order. */
   int *order;
   unsigned char *levels;
+  /* The tables. Their places follow from their rows: launch_layout.h. */
+  hopper_map zeros[2];         /* maps of o for zeros, with stride `residues` */
+  hopper_maps q, k, v, o;
+  dil_device_input input[HOPPER_INPUTS];
+  hopper_shape shapes[HOPPER_SHAPES];
+  hopper_class classes[HOPPER_CLASSES];
+  hopper_key_range ranges[HOPPER_KEY_RANGES];
+  hopper_live_rows live[HOPPER_LIVE_BRANCHES];
+  hopper_instance instances[HOPPER_INSTANCES];
+  short by_interval[HOPPER_INSTANCES]; /* indices of instances, sorted by
+                                          interval, then head */
+  short live_phase[HOPPER_LIVE_PHASES]; /* [live_count][H]; -1: no row */
 } hopper_launch;
 
 #endif

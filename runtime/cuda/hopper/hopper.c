@@ -14,25 +14,11 @@
 #include "runtime/base/status.h"
 #include "runtime/cuda/launch/counters.h"
 #include "runtime/rowset/walk.h"
+#include "runtime/tables/launch_layout.h"
 #include <math.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-_Static_assert(sizeof(hopper_launch) == HOPPER_LAUNCH_BYTES &&
-                   offsetof(hopper_launch, classes) == 8448 &&
-                   offsetof(hopper_launch, instances) == 21312 &&
-                   offsetof(hopper_launch, by_interval) == 25664 &&
-                   offsetof(hopper_launch, class_count) == 26720 &&
-                   offsetof(hopper_launch, lengths) == 26800 &&
-                   offsetof(hopper_launch, o_data) == 26968 &&
-                   offsetof(hopper_launch, state_o) == 27032 &&
-                   offsetof(hopper_launch, live) == 27068 &&
-                   offsetof(hopper_launch, counters) == 29696 &&
-                   offsetof(hopper_launch, input) == 29792 &&
-                   offsetof(hopper_launch, lists) == 31072,
-               "templates/hopper/hopper.cu has another hopper_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
 
@@ -40,6 +26,7 @@ typedef struct hopper_memory {
   pthread_mutex_t lock;
   bool nested;             /* the segments of every pass are nested */
   hopper_table *table[64]; /* by pass; NULL: the code does not run the pass */
+  launch_layout layout;    /* of the code's parameter */
   map_cache maps;
   hopper_sizes sizes;
 } hopper_memory;
@@ -76,16 +63,16 @@ static dil_status hopper_open(const dil_table *table, cuda_code *code) {
   pthread_mutex_init(&m->lock, NULL);
   code->memory = m;
   dil_status status = DIL_OK;
-  int32_t strides = 1;
   m->nested = true;
+  m->layout = layout_of(table, !code->about.knob[HOPPER_KNOB_WHOLE]);
   for (int32_t p = 0; p < table->pass_count; p++)
     m->nested &= hopper_is_nested(table, table->passes[p].branches);
   for (int32_t p = 0; p < table->pass_count && p < 64 && !status; p++) {
     if (!(code->about.passes >> p & 1)) continue;
     status = hopper_make_table(table, p, m->nested, code, &m->table[p]);
-    if (!status) strides = (int32_t)maximum(strides, m->table[p]->stride_count);
+    if (!status) layout_add(&m->layout, m->table[p]);
   }
-  if (!status) status = maps_open(&m->maps, 2 * strides);
+  if (!status) status = maps_open(&m->maps, 2 * m->layout.strides);
   if (status) hopper_close(code);
   return status;
 }
@@ -230,7 +217,7 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   const hopper_place place = hopper_place_by(r, pass, code);
   const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
   bool refused = s->refused;
-  memcpy(l, &s->launch, sizeof *l);
+  layout_copy(&m->layout, &s->launch, l);
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   hopper_fill_call(r, code, l);
@@ -303,33 +290,40 @@ static int64_t hopper_words_bytes(const cuda_run *r, const cuda_code *code) {
                       (int64_t)sizeof(unsigned), 256);
 }
 
-/* Where a call has no memory yet: the launch as far as lists and their order ask
- * for it. */
-static void hopper_size_lists(const cuda_run *r, int32_t pass,
-                              const cuda_code *code, hopper_launch *l) {
+/* The memory of lists and of the tiles' order. */
+static int64_t hopper_lists_bytes(const cuda_run *r, int32_t pass,
+                                  const cuda_code *code) {
   hopper_memory *m = code->memory;
-  *l = (hopper_launch){.keys = (int)(r->shard ? r->shard->M : r->M)};
-  if (!code->about.knob[HOPPER_KNOB_LISTS]) return;
+  hopper_launch l = {.keys = (int)(r->shard ? r->shard->M : r->M)};
   pthread_mutex_lock(&m->lock);
   const hopper_form form = hopper_form_of(r, pass, code);
   const hopper_place place = hopper_place_by(r, pass, code);
-  l->tiles = sizes_find(&m->sizes, &form, &place)->launch.tiles;
+  l.tiles = sizes_find(&m->sizes, &form, &place)->launch.tiles;
   pthread_mutex_unlock(&m->lock);
+  return hopper_blocks_fill(r, code, NULL, &l) +
+         hopper_order_fill(r, code, NULL, &l);
 }
 
 static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
                                 const cuda_code *code) {
-  hopper_launch l;
-  hopper_size_lists(r, pass, code, &l);
-  return hopper_words_bytes(r, code) + hopper_blocks_fill(r, code, NULL, &l) +
-         hopper_order_fill(r, code, NULL, &l);
+  int64_t words = hopper_words_bytes(r, code);
+  if (!code->about.knob[HOPPER_KNOB_LISTS]) return words;
+  return words + hopper_lists_bytes(r, pass, code);
+}
+
+static dil_status hopper_start(const cuda_run *r, const cuda_code *code,
+                               int64_t blocks, const hopper_launch *l) {
+  const hopper_memory *m = code->memory;
+  char parameter[sizeof *l];
+  layout_pack(&m->layout, l, parameter);
+  return cuda_launch(r, code, 0, blocks, code->about.threads,
+                     code->about.shared, parameter);
 }
 
 static dil_status hopper_make(const cuda_run *r, const cuda_code *code,
                               int what, hopper_launch *l) {
   l->makes_lists = what;
-  dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
-                                  code->about.threads, code->about.shared, l);
+  dil_status status = hopper_start(r, code, r->device->facts.processors, l);
   l->makes_lists = 0;
   return status;
 }
@@ -357,8 +351,7 @@ static dil_status hopper_draw(const cuda_run *r, const cuda_code *code,
   l->v_row = r->call->v.stride[1];
   l->v_head = r->call->v.stride[2];
   l->draws = true;
-  dil_status status = cuda_launch(r, code, 0, r->device->facts.processors,
-                                  code->about.threads, code->about.shared, l);
+  dil_status status = hopper_start(r, code, r->device->facts.processors, l);
   l->draws = false;
   return status;
 }
@@ -379,8 +372,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
   int64_t work = maximum(l.tiles, maximum(l.spans, l.boxes));
   int64_t blocks = minimum(maximum(work, l.early),
                            r->device->facts.processors);
-  status = cuda_launch(r, code, 0, blocks, code->about.threads,
-                       code->about.shared, &l);
+  status = hopper_start(r, code, blocks, &l);
   return counters_give(counters, r->stream, &counter, status);
 }
 

@@ -9,13 +9,13 @@
 #include "runtime/cuda/launch/counters.h"
 #include "runtime/rowset/walk.h"
 #include "runtime/tables/hopper_gradient_table.h"
-#include "templates/hopper/backward_launch.h"
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(hopper_backward_launch) == HOPPER_BACKWARD_BYTES &&
+_Static_assert(sizeof(hopper_backward_launch) ==
+                       sizeof(hopper_launch) + HOPPER_BACKWARD_BYTES &&
                    offsetof(hopper_backward_launch, of) == 0,
                "templates/hopper/backward.cu has another launch");
 
@@ -26,6 +26,7 @@ typedef struct gradient_memory {
   hopper_table *table; /* by pass */
   bool nested;         /* the segments of every pass are nested */
   bool misses; /* some rows are in no tile of the first pass */
+  launch_layout layout; /* of the parameter's `of` */
   map_cache maps;
   hopper_sizes sizes;
 } gradient_memory;
@@ -70,16 +71,16 @@ static dil_status hopper_gradient_open(const dil_table *table,
   pthread_mutex_init(&m->lock, NULL);
   code->memory = m;
   m->nested = true;
-  int32_t strides = 1;
+  m->layout = layout_of(table, false);
   dil_status status = DIL_OK;
   m->table = malloc((size_t)table->pass_count * sizeof *m->table);
   if (!m->table)
     status = dil_fail(DIL_MEMORY, "no memory for tables of a kernel");
   for (int32_t p = 0; p < table->pass_count && !status; p++) {
     status = gradient_fill_table(table, p, code, m);
-    strides = (int32_t)maximum(strides, m->table[p].stride_count);
+    if (!status) layout_add(&m->layout, &m->table[p]);
   }
-  if (!status) status = maps_open(&m->maps, 2 * strides);
+  if (!status) status = maps_open(&m->maps, 2 * m->layout.strides);
   if (status) hopper_gradient_close(code);
   return status;
 }
@@ -143,9 +144,8 @@ static dil_status gradient_fill_maps(const gradient_run *g, int32_t pass,
   return status;
 }
 
-static void gradient_fill_call(const gradient_run *g,
-                               const hopper_gradient_space *space,
-                               int32_t makes, hopper_backward_launch *l) {
+void hopper_gradient_fill(const gradient_run *g, const hopper_gradient_space *space,
+                          int32_t makes, hopper_backward_launch *l) {
   const float log2_e = 1.44269504088896340736f;
   const cuda_run *r = g->of;
   bool keys = makes != GRADIENT_Q;
@@ -193,17 +193,35 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
                             .group = r->table->heads / r->table->kv_heads,
                             .processors = r->device->facts.processors};
   const hopper_place place = gradient_place(r, pass, keys);
-  memset(l, 0, sizeof *l);
   pthread_mutex_lock(&m->lock);
   const hopper_sized_launch *s = sizes_find(&m->sizes, &form, &place);
   bool refused = s->refused;
-  l->of = s->launch;
+  layout_copy(&m->layout, &s->launch, &l->of);
+  memset((char *)l + sizeof l->of, 0, HOPPER_BACKWARD_BYTES);
   dil_status status =
       refused ? DIL_OK : gradient_fill_maps(g, pass, code, &l->of);
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
-  gradient_fill_call(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
+  hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
   return status;
+}
+
+int64_t hopper_gradient_pack(const launch_layout *layout,
+                             const hopper_backward_launch *l, char *parameter) {
+  int64_t bytes = layout_bytes(layout);
+  layout_pack(layout, &l->of, parameter);
+  memcpy(parameter + bytes, (const char *)l + sizeof l->of, HOPPER_BACKWARD_BYTES);
+  return bytes + HOPPER_BACKWARD_BYTES;
+}
+
+static dil_status gradient_start(const gradient_run *g, const cuda_code *code,
+                                 int32_t entry, int64_t blocks,
+                                 int32_t threads, int32_t shared,
+                                 const hopper_backward_launch *l) {
+  const gradient_memory *m = code->memory;
+  char parameter[sizeof *l];
+  hopper_gradient_pack(&m->layout, l, parameter);
+  return cuda_launch(g->of, code, entry, blocks, threads, shared, parameter);
 }
 
 static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
@@ -215,8 +233,8 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   if (status) return status;
   l->of.counters = (unsigned *)(uintptr_t)counter.memory;
   int64_t blocks = minimum(l->of.tiles, r->device->facts.processors);
-  status = cuda_launch(r, code, HOPPER_ENTRY_PASS, blocks, code->about.threads,
-                       code->about.shared, l);
+  status = gradient_start(g, code, HOPPER_ENTRY_PASS, blocks,
+                          code->about.threads, code->about.shared, l);
   return counters_give(counters, r->stream, &counter, status);
 }
 
@@ -242,9 +260,9 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
     return status;
   l.opens = pass == 0 && (!shard || shard->opens) && hopper_gradient_opens(g, code);
   if (pass == 0 && !shard && !l.opens)
-    status = cuda_launch(g->of, code, HOPPER_ENTRY_CLEAR,
-                         CLEARING_BLOCKS * g->of->device->facts.processors,
-                         CLEARING_THREADS, 0, &l);
+    status = gradient_start(g, code, HOPPER_ENTRY_CLEAR,
+                            CLEARING_BLOCKS * g->of->device->facts.processors,
+                            CLEARING_THREADS, 0, &l);
   if (!l.of.tiles) return status; /* no row sees another */
   return status ? status : gradient_launch(g, code, &l);
 }
@@ -256,9 +274,9 @@ dil_status hopper_gradient_round(const gradient_run *g,
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, 0, space, code, &l);
   if (status || !l.fused.data) return status;
-  return cuda_launch(g->of, code, HOPPER_ENTRY_ROUND,
-                     ROUNDING_BLOCKS * g->of->device->facts.processors,
-                     ROUNDING_THREADS, 0, &l);
+  return gradient_start(g, code, HOPPER_ENTRY_ROUND,
+                        ROUNDING_BLOCKS * g->of->device->facts.processors,
+                        ROUNDING_THREADS, 0, &l);
 }
 
 /* ---- space --------------------------------------------------------------- */

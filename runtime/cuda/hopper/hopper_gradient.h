@@ -5,6 +5,8 @@
 #define DIL_RUNTIME_CUDA_HOPPER_HOPPER_GRADIENT_H
 
 #include "runtime/cuda/launch/gradient_run.h"
+#include "runtime/tables/launch_layout.h"
+#include "templates/hopper/backward_launch.h"
 
 /* No pass of a forward call takes these families. The second is the fused form:
  * one code makes all gradients of q, k and v, and adds dQ to sums in f32. */
@@ -20,6 +22,7 @@ typedef struct hopper_gradient_space {
   unsigned *row_words; /* of dropout: [B, H, N], and [B, H, M] of keys */
   unsigned *key_words;
   float *query_sums;   /* of the fused form */
+  char *gathered;      /* of kernels that gather rows, see gather_gradient.h */
 } hopper_gradient_space;
 
 /* The order of the entries of both. */
@@ -65,6 +68,13 @@ bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code);
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code);
+/* Fills a launch of a code that MAKES some gradients, but for maps and what follows
+ * from the sizes of the call. */
+void hopper_gradient_fill(const gradient_run *g, const hopper_gradient_space *space,
+                          int32_t makes, hopper_backward_launch *l);
+/* Writes a kernel's launch to the parameter, and returns its bytes. */
+int64_t hopper_gradient_pack(const launch_layout *layout,
+                             const hopper_backward_launch *l, char *parameter);
 /* Makes dQ of the sums after the last pass of a fused code. */
 dil_status hopper_gradient_round(const gradient_run *g,
                                  const hopper_gradient_space *space,

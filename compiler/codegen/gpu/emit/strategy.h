@@ -26,9 +26,10 @@ typedef struct gpu_strategy {
 extern const gpu_strategy strategy_general, strategy_hopper,
     strategy_hopper_pair, strategy_hopper_grid, strategy_hopper_gather,
     strategy_decode;
-/* For backward plans alone, beside those of the forward call: gradient.c and
- * hopper/hopper_gradient.c. */
-extern const gpu_strategy strategy_gradient, strategy_hopper_gradient;
+/* For backward plans alone, beside those of the forward call: gradient.c,
+ * hopper/hopper_gradient.c and hopper/hopper_gather.c. */
+extern const gpu_strategy strategy_gradient, strategy_hopper_gradient,
+    strategy_gather_gradient;
 
 /* The fast family of a chip (see chips.def): what the module asks of it beyond
  * its strategies. */

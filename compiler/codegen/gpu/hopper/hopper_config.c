@@ -102,15 +102,17 @@ static uint64_t config_passes(const gpu_request *r, int32_t keys, bool pairwise,
   return passes;
 }
 
-/* Which code the passes need in the kernel. `bare`: for rows that no branch
+/* What the passes need in the kernel: the rows of its launch, and code. `bare`: for rows that no branch
  * selects. `shifts`: for residues that shift from segment to segment. `left`:
  * for windows with a left bound; `back`: for those that end before the row;
  * `each`: for branches of every phase. */
 typedef struct kernel_features {
+  launch_layout layout;
   bool bare, shifts, left, back, each;
 } kernel_features;
 
 static void features_add(const hopper_table *made, kernel_features *w) {
+  layout_add(&w->layout, made);
   w->bare |= made->bare;
   w->shifts |= made->relative || made->period != made->interval;
   for (int32_t i = 0; i < made->range_count; i++) {
@@ -122,10 +124,10 @@ static void features_add(const hopper_table *made, kernel_features *w) {
 }
 
 static kernel_features config_features(const dil_table *t, uint64_t passes,
-                                       int32_t keys) {
+                                       int32_t keys, bool keeps_states) {
   hopper_table made;
   char reason[128];
-  kernel_features w = {0};
+  kernel_features w = {.layout = layout_of(t, keeps_states)};
   for (int32_t p = 0; p < t->pass_count && p < 64; p++)
     if ((passes >> p & 1) &&
         hopper_table_fill(t, p, keys, &made, reason, sizeof reason))
@@ -199,7 +201,9 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
       config_round_up(t->head_dim, 32), config_round_up(t->value_dim, 32));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
-  kernel_features w = config_features(t, code->passes, s->keys);
+  kernel_features w =
+      config_features(t, code->passes, s->keys, config_has_states(r));
+  hopper_put_layout(&w.layout, text);
   put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
       config_is_nested(t), w.bare, w.shifts);
   put(text, "#define LEFT_WINDOWS %d\n#define BACK_WINDOWS %d\n", w.left,
@@ -208,6 +212,18 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
       config_has_states(r));
   put(text, "#define EACH_PHASE %d\n", w.each);
   return true;
+}
+
+void hopper_put_layout(const launch_layout *l, source_text *text) {
+  put(text, "#define HOPPER_STRIDES %d\n#define HOPPER_SHAPES %d\n", l->strides,
+      l->shapes);
+  put(text, "#define HOPPER_CLASSES %d\n#define HOPPER_KEY_RANGES %d\n",
+      l->classes, l->ranges);
+  put(text, "#define HOPPER_INSTANCES %d\n#define HOPPER_INPUTS %d\n",
+      l->instances, l->inputs);
+  put(text, "#define HOPPER_LIVE_BRANCHES %d\n#define HOPPER_LIVE_PHASES %d\n",
+      l->live_branches, l->live_phases);
+  put(text, "#define HOPPER_LAUNCH_BYTES %d\n", (int)layout_bytes(l));
 }
 
 void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,

@@ -5,6 +5,7 @@
 
 #include "compiler/codegen/gpu/emit/emit.h"
 #include "compiler/codegen/gpu/emit/strategy.h"
+#include "runtime/tables/launch_layout.h"
 
 /* The shared memory of a thread block, in bytes. */
 enum { HOPPER_SHARED_MOST = 227 * 1024 };
@@ -49,6 +50,8 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
                          dil_cuda_code *code, source_text *text);
 void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
                                source_text *text);
+/* Writes the rows of the tables of a kernel's launch, for hopper_launch.h. */
+void hopper_put_layout(const launch_layout *layout, source_text *text);
 
 /* hopper_pair.c: whether some list has blocks that would fill no tile of 128 keys,
  * or of the rows of all warpgroups. */

@@ -271,10 +271,12 @@ static void gradient_put_features(const gpu_request *r, bool keys, int32_t rows,
   hopper_table made;
   bool left = false, back = false, some = false, shifts = false, nested = true;
   bool each = false;
+  launch_layout layout = layout_of(t, false);
   for (int32_t p = 0; p < t->pass_count; p++) {
     if (!hopper_gradient_table_fill(t, p, keys, rows, &made, reason,
                                     sizeof reason))
       continue;
+    layout_add(&layout, &made);
     nested &= hopper_is_nested(t, t->passes[p].branches);
     shifts |= made.relative || made.period != made.interval;
     for (int32_t i = 0; i < made.class_count; i++)
@@ -286,6 +288,7 @@ static void gradient_put_features(const gpu_request *r, bool keys, int32_t rows,
               made.ranges[i].row_high < HOPPER_FAR;
     }
   }
+  hopper_put_layout(&layout, text);
   put(text, "#define NESTED %d\n#define SHIFTS %d\n#define LEFT_WINDOWS %d\n",
       nested, shifts, left);
   put(text, "#define BACK_WINDOWS %d\n#undef ROW_RANGES\n", back);

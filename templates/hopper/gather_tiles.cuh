@@ -1,0 +1,79 @@
+// gather_tiles.cuh - the tiles that gather_sort.cuh made, and copies of rows to shared
+// memory: of rows that follow each other by tensor maps, and of gathered rows.
+#pragma once
+
+#include "templates/shared/ptx.cuh"
+
+// A tile of this launch.
+struct tile_place {
+  gather_tile tile;
+  int line, keys; // keys of its block
+};
+
+// Finds tile number `index`; returns whether there is one.
+DEVICE bool find_tile(const gather_call &run, u32 index, tile_place &t) {
+  u32 number = index / run.tile_room, at = index - number * run.tile_room;
+  t.line = run.first_line + number;
+  if (at >= run.counts[t.line]) return false;
+  t.tile = run.tiles[(long long)t.line * run.tile_room + at];
+  t.keys = min(run.block,
+               batch_keys(run, t.line / HEADS) - t.tile.block * run.block);
+  return true;
+}
+DEVICE u32 tile_places(const gather_call &run) { return run.lines * run.tile_room; }
+
+DEVICE int visits_of(int keys) { return (keys + TILE_KEYS - 1) / TILE_KEYS; }
+
+// ---- rows that follow each other -------------------------------------------
+
+// Waits for a free stage and copies rows of keys or of values there.
+DEVICE void load_rows(u32 base, u32 at, u32 full, u32 empty, int width, int chunk,
+                      const hopper_map *map, const ring<STAGES> &block, int row,
+                      int head, int batch) {
+  u32 stage = block.stage(), to = base + at + stage * (TILE_KEYS * 2) * width;
+  barrier_wait(base + empty + 8 * stage, block.phase() ^ 1);
+  full += base + 8 * stage;
+  barrier_expect(full, TILE_KEYS * 2 * width);
+#pragma unroll 1
+  for (int c = 0; c < width; c += chunk)
+    load_box(to + c * (TILE_KEYS * 2), map, full, c, row, 0, head, batch, KEEP_LAST);
+}
+
+// ---- gathered rows ---------------------------------------------------------
+
+// Where 16 bytes of a row stand among `rows` rows of chunks of so many elements, as
+// tensor maps would swizzle them: the rows of a chunk follow each other.
+template <int chunk> DEVICE u32 swizzled_unit(u32 row, u32 unit, int rows) {
+  const u32 width = chunk * 2, units = chunk / 8;
+  u32 swizzle = width == 128 ? row & 7 : row >> 1 & 3;
+  return unit / units * (rows * width) + row * width +
+         ((unit % units ^ swizzle) << 4);
+}
+
+// Gathered rows in global memory: row n is `stride` elements behind row n - 1.
+struct row_source {
+  const char *first;
+  long long stride;
+};
+DEVICE row_source source_of(const void *rows, const long long (&stride)[3], int line) {
+  long long first = line / HEADS * stride[0] + line % HEADS * stride[2];
+  return {(const char *)rows + 2 * first, stride[1]};
+}
+
+// Starts copies of `rows` rows, in boxes of so many, by some threads. The numbers of
+// the rows stand in shared memory, `step` bytes apart; -1: zeros. Neighbouring threads
+// copy neighbouring units of 16 bytes.
+template <int width, int dim, int chunk, int rows, int box>
+DEVICE void gather_rows(u32 to, u32 numbers, int step, const row_source &from,
+                        int self, int threads) {
+  const int units = width / 8;
+#pragma unroll 4
+  for (int n = self; n < rows * units; n += threads) {
+    int row = n / units, unit = n % units, number = shared_word(numbers + step * row);
+    bool there = number >= 0 && unit < dim / 8;
+    long long place = there ? number * from.stride + unit * 8 : 0;
+    copy_16(to + row / box * (box * width * 2) +
+                swizzled_unit<chunk>(row % box, unit, box),
+            from.first + 2 * place, there);
+  }
+}
