@@ -185,7 +185,7 @@ fuzz: all $(fuzzer)
 	@BUILD=build/fuzz SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz/front.sh
 # 5000 patterns, forward and backward, and 3000 backward on ranks; 200 ranks that
 # are struck forward, and 200 backward.
-fuzz-long: all $(fuzzer)
+fuzz-long: tests
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED)
 	$(fuzzer) --count 5000 --seed $(FUZZ_SEED) --backward
 	$(fuzzer) --count 3000 --seed $(FUZZ_SEED) --ring

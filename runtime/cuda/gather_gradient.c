@@ -8,6 +8,7 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/maps.h"
+#include "runtime/cuda/launch/counters.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +131,7 @@ static dil_status gather_start_tiles(const cuda_run *r, const cuda_code *code,
 
 /* Tiles have the keys of each batch row; those behind them have gradients of 0. */
 static dil_status gather_make_keys(const gradient_run *g, const cuda_code *code,
-                                   const gather_backward_launch *l) {
+                                   gather_backward_launch *l) {
   enum { CLEARING_BLOCKS = 8, CLEARING_THREADS = 256 };
   const cuda_run *r = g->of;
   int64_t parts = (l->call.block + GATHER_TILE_ROWS - 1) / GATHER_TILE_ROWS;
@@ -139,9 +140,14 @@ static dil_status gather_make_keys(const gradient_run *g, const cuda_code *code,
     status = gather_start(r, code, HOPPER_ENTRY_CLEAR,
                           CLEARING_BLOCKS * r->device->facts.processors,
                           CLEARING_THREADS, 0, l);
+  cuda_counters *counters = r->device->counters;
+  cuda_counter counter;
+  if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
-  return gather_start_tiles(r, code,
-                            r->B * r->table->kv_heads * l->call.blocks * parts, l);
+  l->back.of.counters = (unsigned *)(uintptr_t)counter.memory;
+  status = gather_start_tiles(
+      r, code, r->B * r->table->kv_heads * l->call.blocks * parts, l);
+  return counters_give(counters, r->stream, &counter, status);
 }
 
 /* Makes and adds up the parts of dQ of the lines of a launch. They stand where those of

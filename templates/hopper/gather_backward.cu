@@ -36,8 +36,8 @@
 #ifndef CAUSAL
 #define CAUSAL 0
 #endif
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
+#define PRODUCER_REGISTERS 56
+#define CONSUMER_REGISTERS 224
 #define SUMS (!HOLDS_KEYS) // dQ of an entry is of f32
 #define MARKS 0
 #define NESTED 1
@@ -90,7 +90,10 @@
 #include "templates/hopper/hopper_layout.cuh"
 #define AT_FACTS_FULL AT_MORE
 #define AT_MESSAGE_FULL AT_MORE // unused: copies wait for facts
-#define SHARED_BYTES (AT_FACTS_FULL + STAGES * 8)
+#define CLAIMS 8 // claimed tiles in shared memory
+#define AT_CLAIM_FULL (AT_FACTS_FULL + STAGES * 8)
+#define AT_CLAIM (AT_CLAIM_FULL + CLAIMS * 8)
+#define SHARED_BYTES (AT_CLAIM + CLAIMS * 4)
 static_assert(TILE_ROWS == GATHER_TILE_ROWS &&
                   sizeof(gather_call) == GATHER_CALL_BYTES &&
                   sizeof(gather_backward_launch) ==
@@ -128,6 +131,7 @@ DEVICE void init_barriers(u32 base) {
     barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
     barrier_init(base + AT_FACTS_FULL + 8 * i, 32);
   }
+  for (int i = 0; i < CLAIMS; i++) barrier_init(base + AT_CLAIM_FULL + 8 * i, 1);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 

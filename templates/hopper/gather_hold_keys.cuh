@@ -1,6 +1,6 @@
-// gather_hold_keys.cuh - the producing warps where tiles hold keys: one thread copies
-// keys and values, a warp brings the numbers and facts of rows, and two warps gather
-// the rows.
+// gather_hold_keys.cuh - the producing warps where tiles hold keys: a warp claims tiles,
+// and brings the numbers and facts of rows; one thread copies keys and values, and two
+// warps gather the rows.
 //
 // In: the launch, the sorted entries. Out: the stream of blocks for the consumers: rows
 // of Q and dO, their facts, and a message for each tile and block.
@@ -12,13 +12,15 @@ struct held_keys {
   int first, keys; // key number 0, and how many there are
 };
 
-// Finds tile number `index`; returns whether there is one. The tiles of a block follow
-// each other: they gather the same rows.
+// Finds tile number `index`; returns whether it has keys. The tiles of a block follow
+// each other: they gather the same rows. Causal rows choose the first blocks most often,
+// and the longest tiles should come first.
 DEVICE bool find_keys(const gather_call &run, u32 index, held_keys &t) {
   u32 parts = (run.block + TILE_ROWS - 1) / TILE_ROWS, rest = index / parts;
   int part = index - rest * parts;
-  t.line = rest / run.blocks;
-  t.block = rest - t.line * run.blocks;
+  u32 lines = run.of.B * KV_HEADS;
+  t.block = rest / lines;
+  t.line = rest - t.block * lines;
   t.first = t.block * run.block + part * TILE_ROWS;
   int end = min((t.block + 1) * run.block, batch_keys(run, t.line / KV_HEADS));
   t.keys = min(TILE_ROWS, end - t.first);
@@ -53,12 +55,22 @@ DEVICE void load_held(const hopper_launch &run, u32 base, u32 tile,
   }
 }
 
+// Claimed tiles, from load_facts. A slot is written when the tile four before it has
+// sent a block, and so has been read.
+DEVICE u32 claim_at(u32 base, u32 tile) { return base + AT_CLAIM + tile % CLAIMS * 4; }
+DEVICE u32 claim_barrier(u32 base, u32 tile) {
+  return base + AT_CLAIM_FULL + tile % CLAIMS * 8;
+}
+
 DEVICE void load_tiles(const gather_backward_launch &run, u32 base) {
-  u32 tile = 0;
 #pragma unroll 1
-  for (u32 index = blockIdx.x; index < held_tiles(run.call); index += grid_size()) {
+  for (u32 tile = 0;; tile++) {
     held_keys t;
-    if (find_keys(run.call, index, t)) load_held(run.back.of, base, tile++, t);
+    barrier_wait(claim_barrier(base, tile), tile / CLAIMS & 1);
+    u32 index = shared_word(claim_at(base, tile));
+    if (index >= held_tiles(run.call)) break;
+    find_keys(run.call, index, t);
+    load_held(run.back.of, base, tile, t);
   }
 }
 
@@ -149,15 +161,35 @@ DEVICE void load_tile_facts(const gather_backward_launch &run, u32 base, float u
   }
 }
 
+// The next tile's number, from a global counter.
+DEVICE u32 claim_tile(const hopper_launch &run) {
+  u32 index = 0;
+  if (thread_index() % 32 == 0) index = count_up(run.counters) + grid_size();
+  return __shfl_sync(~0u, index, 0);
+}
+DEVICE void tell_claim(u32 base, u32 tile, u32 index) {
+  if (thread_index() % 32) return;
+  shared_set(claim_at(base, tile), index);
+  barrier_arrive(claim_barrier(base, tile));
+}
+
 DEVICE void load_facts(const gather_backward_launch &run, u32 base) {
   const float unit = power_of_2(unit_bits(run.back));
   ring<STAGES> block = {0};
   u32 tile = 0;
 #pragma unroll 1
-  for (u32 index = blockIdx.x; index < held_tiles(run.call); index += grid_size()) {
+  for (u32 index = blockIdx.x;; index = claim_tile(run.back.of)) {
     held_keys t;
-    if (find_keys(run.call, index, t))
-      load_tile_facts(run, base, unit, tile++, t, block);
+    if (index >= held_tiles(run.call)) break;
+    if (!find_keys(run.call, index, t)) continue;
+    tell_claim(base, tile, index);
+    load_tile_facts(run, base, unit, tile++, t, block);
+  }
+  tell_claim(base, tile, ~0u);
+  if (thread_index() % 32 == 0 &&
+      count_up(run.back.of.counters + 1) == grid_size() - 1) {
+    run.back.of.counters[0] = 0; // for the next launch
+    run.back.of.counters[1] = 0;
   }
   barrier_wait(base + AT_KEY_EMPTY + 8 * block.stage(), block.phase() ^ 1);
   if (thread_index() % 32 == 0)
@@ -171,12 +203,12 @@ DEVICE void start_rows(const gather_call &run, u32 base, u32 message, u32 stage,
                        int self) {
   u32 numbers = numbers_at(base, stage);
   int line = shared_word(message + 44) * HEADS + shared_word(message + 40);
-  gather_rows<HEAD_WIDTH, HEAD_DIM, CHUNK, TILE_KEYS, TILE_KEYS>(
+  gather_rows<HEAD_WIDTH, HEAD_DIM, CHUNK, TILE_KEYS, TILE_KEYS, GATHERERS>(
       base + AT_KEY + stage * KEY_BYTES, numbers, 4,
-      source_of(run.of.q, run.of.q_stride, line), self, GATHERERS);
-  gather_rows<VALUE_WIDTH, VALUE_DIM, VALUE_CHUNK, TILE_KEYS, TILE_KEYS>(
+      source_of(run.of.q, run.of.q_stride, line), self);
+  gather_rows<VALUE_WIDTH, VALUE_DIM, VALUE_CHUNK, TILE_KEYS, TILE_KEYS, GATHERERS>(
       base + AT_VALUE + stage * VALUE_BYTES, numbers, 4,
-      source_of(run.of.o, run.of.o_stride, line), self, GATHERERS);
+      source_of(run.of.o, run.of.o_stride, line), self);
   copy_commit();
 }
 

@@ -80,12 +80,12 @@ DEVICE void load_held(const gather_call &run, u32 base, u32 tile, const tile_pla
     shared_store(message + 16, items, 0, 0, t.line / HEADS);
   }
   named_barrier_sync(1, GATHERERS);
-  gather_rows<HEAD_WIDTH, HEAD_DIM, CHUNK, TILE_ROWS, 64>(
+  gather_rows<HEAD_WIDTH, HEAD_DIM, CHUNK, TILE_ROWS, 64, GATHERERS>(
       base + AT_QUERY + stage * (WARPGROUPS * QUERY_BYTES), items, 8,
-      source_of(run.of.q, run.of.q_stride, t.line), self, GATHERERS);
-  gather_rows<VALUE_WIDTH, VALUE_DIM, VALUE_CHUNK, TILE_ROWS, 64>(
+      source_of(run.of.q, run.of.q_stride, t.line), self);
+  gather_rows<VALUE_WIDTH, VALUE_DIM, VALUE_CHUNK, TILE_ROWS, 64, GATHERERS>(
       base + AT_HELD + stage * (WARPGROUPS * HELD_BYTES), items, 8,
-      source_of(run.of.o, run.of.o_stride, t.line), self, GATHERERS);
+      source_of(run.of.o, run.of.o_stride, t.line), self);
   copy_commit();
   copy_wait<0>();
   proxy_fence();

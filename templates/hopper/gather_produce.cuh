@@ -75,9 +75,9 @@ DEVICE void gather_queries(const gather_launch &run, u32 base) {
     if (self == 0) write_tile(run, base + AT_TILE + stage * TILE_BYTES, t);
     copy_items(run, items, t, self);
     named_barrier_sync(1, GATHERERS);
-    gather_rows<HEAD_WIDTH, HEAD_DIM, CHUNK, TILE_ROWS, 64>(
+    gather_rows<HEAD_WIDTH, HEAD_DIM, CHUNK, TILE_ROWS, 64, GATHERERS>(
         base + AT_QUERY + stage * (WARPGROUPS * QUERY_BYTES), items, 8,
-        source_of(run.call.of.q, run.call.of.q_stride, t.line), self, GATHERERS);
+        source_of(run.call.of.q, run.call.of.q_stride, t.line), self);
     copy_commit();
     copy_wait<0>();
     proxy_fence();

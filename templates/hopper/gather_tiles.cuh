@@ -53,7 +53,7 @@ template <int chunk> DEVICE u32 swizzled_unit(u32 row, u32 unit, int rows) {
 // Gathered rows in global memory: row n is `stride` elements behind row n - 1.
 struct row_source {
   const char *first;
-  long long stride;
+  const long long &stride; // of the launch: it takes no register
 };
 DEVICE row_source source_of(const void *rows, const long long (&stride)[3], int line) {
   long long first = line / HEADS * stride[0] + line % HEADS * stride[2];
@@ -62,18 +62,30 @@ DEVICE row_source source_of(const void *rows, const long long (&stride)[3], int 
 
 // Starts copies of `rows` rows, in boxes of so many, by some threads. The numbers of
 // the rows stand in shared memory, `step` bytes apart; -1: zeros. Neighbouring threads
-// copy neighbouring units of 16 bytes.
-template <int width, int dim, int chunk, int rows, int box>
+// copy neighbouring units of 16 bytes; numbers are read some at a time, before the
+// copies that wait for them.
+template <int width, int dim, int chunk, int rows, int box, int threads>
 DEVICE void gather_rows(u32 to, u32 numbers, int step, const row_source &from,
-                        int self, int threads) {
-  const int units = width / 8;
-#pragma unroll 4
-  for (int n = self; n < rows * units; n += threads) {
-    int row = n / units, unit = n % units, number = shared_word(numbers + step * row);
-    bool there = number >= 0 && unit < dim / 8;
-    long long place = there ? number * from.stride + unit * 8 : 0;
-    copy_16(to + row / box * (box * width * 2) +
-                swizzled_unit<chunk>(row % box, unit, box),
-            from.first + 2 * place, there);
+                        int self) {
+  const int units = width / 8, lanes = units <= 4 ? 4 : units <= 8 ? 8 : 16;
+  const int apart = threads / lanes, some = 8;
+  int unit = self % lanes;
+  if (unit >= units) return;
+  const char *own = from.first + unit * 16;
+#pragma unroll 1
+  for (int first = self / lanes; first < rows; first += some * apart) {
+    int number[some];
+#pragma unroll
+    for (int k = 0; k < some; k++)
+      number[k] = shared_word(numbers + step * min(first + k * apart, rows - 1));
+#pragma unroll
+    for (int k = 0; k < some; k++) {
+      int row = first + k * apart;
+      if (rows % (some * apart) && row >= rows) break;
+      copy_16(to + row / box * (box * width * 2) +
+                  swizzled_unit<chunk>(row % box, unit, box),
+              own + 2 * from.stride * max(number[k], 0),
+              number[k] >= 0 && unit < dim / 8);
+    }
   }
 }
