@@ -195,6 +195,10 @@ dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
   return kernel_of(origin_new(p, whole), problem, size);
 }
 
+dil_cuda_kernel *gpu_kernel_make_whole(const plan *p, char *problem, size_t size) {
+  return kernel_of(origin_new(p, true), problem, size);
+}
+
 dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
                                            size_t size) {
   origin *o = origin_new(p, true); // shards have no fused form

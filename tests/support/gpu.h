@@ -20,6 +20,8 @@ dil_cuda *gpu_device(void);
  * sequences; of others half know of parts all the same, as a library's do. */
 dil_cuda_kernel *gpu_kernel_make(const plan *p, bool parts, char *problem,
                                  size_t size);
+/* The same for whole sequences alone. */
+dil_cuda_kernel *gpu_kernel_make_whole(const plan *p, char *problem, size_t size);
 /* The same with `gradient_order any`. */
 dil_cuda_kernel *gpu_kernel_make_any_order(const plan *p, char *problem,
                                            size_t size);

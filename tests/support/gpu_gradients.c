@@ -74,6 +74,18 @@ static dil_status backward_in_own(dil_cuda_kernel *made,
   return status;
 }
 
+static char kernels_taken[sizeof(((dil_backward_facts *)0)->variant)];
+
+const char *gpu_gradient_kernels(void) { return kernels_taken; }
+
+/* Asks which kernels take the call. */
+static dil_status ask_kernels(dil_cuda_kernel *made, const dil_backward_call *on) {
+  dil_backward_facts facts;
+  dil_status status = gpu_module()->backward_describe(made, on, &facts);
+  memcpy(kernels_taken, facts.variant, sizeof kernels_taken);
+  return status;
+}
+
 dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
                         bool own_workspace) {
   gpu_copy forward;
@@ -84,8 +96,10 @@ dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
   if (!g->call.forward.lse.data) on.forward.lse.data = NULL;
   int32_t count = list_moved(g, &on, list);
   for (int32_t i = 0; i < count; i++) move_up(&list[i]);
-  dil_status status = own_workspace ? backward_in_own(made, &on)
-                                    : gpu_module()->backward(made, &on, NULL);
+  dil_status status = ask_kernels(made, &on);
+  if (!status)
+    status = own_workspace ? backward_in_own(made, &on)
+                           : gpu_module()->backward(made, &on, NULL);
   if (!status) status = gpu_module()->wait(gpu_device(), NULL);
   for (int32_t i = 0; i < count; i++) {
     dil_status down = move_down(&list[i], !status && i >= GIVEN);
@@ -128,6 +142,7 @@ static const char *run_twice(gradient_data *g, dil_cuda_kernel *made,
              dil_last_error());
     return text;
   }
+  if (!gpu_computes()) return "";
   const char *problem = gradient_data_compare(g);
   if (problem[0]) return problem;
   unsigned char *first = results_of(g, &size);
@@ -142,20 +157,27 @@ static const char *run_twice(gradient_data *g, dil_cuda_kernel *made,
   return text;
 }
 
+typedef enum gradient_way { AS_IT_COMES, IN_ANY_ORDER, WHOLE } gradient_way;
+
+static dil_cuda_kernel *make_kernel(const plan *p, gradient_way way, char *text,
+                                    size_t size) {
+  if (way == IN_ANY_ORDER) return gpu_kernel_make_any_order(p, text, size);
+  if (way == WHOLE) return gpu_kernel_make_whole(p, text, size);
+  return gpu_kernel_make(p, false, text, size);
+}
+
 static const char *problem_of(const tested_pattern *s, unsigned force,
-                              gradient_shape shape, bool any_order) {
+                              gradient_shape shape, gradient_way way) {
   static char text[1500];
   arena *memory = arena_new();
   plan *p = plan_make_for(memory, diag_new(memory), s->pattern, force,
                           DIL_BACKWARD, NULL);
   text[0] = 0;
   if (!p || gpu_leaves_out()) return text;
-  dil_cuda_kernel *made =
-      any_order ? gpu_kernel_make_any_order(p, text, sizeof text)
-                : gpu_kernel_make(p, false, text, sizeof text);
+  dil_cuda_kernel *made = make_kernel(p, way, text, sizeof text);
   if (made) {
     gradient_data *g = gradient_data_new(s, shape);
-    snprintf(text, sizeof text, "%s", run_twice(g, made, any_order));
+    snprintf(text, sizeof text, "%s", run_twice(g, made, way == IN_ANY_ORDER));
     gradient_data_free(g);
   }
   gpu_kernel_unmake(made);
@@ -165,11 +187,16 @@ static const char *problem_of(const tested_pattern *s, unsigned force,
 
 const char *gpu_gradient_problem(const tested_pattern *s, unsigned force,
                                  gradient_shape shape) {
-  return problem_of(s, force, shape, false);
+  return problem_of(s, force, shape, AS_IT_COMES);
+}
+
+const char *gpu_gradient_problem_whole(const tested_pattern *s, unsigned force,
+                                       gradient_shape shape) {
+  return problem_of(s, force, shape, WHOLE);
 }
 
 const char *gpu_gradient_problem_any_order(const tested_pattern *s,
                                            unsigned force,
                                            gradient_shape shape) {
-  return problem_of(s, force, shape, true);
+  return problem_of(s, force, shape, IN_ANY_ORDER);
 }

@@ -1,11 +1,13 @@
-/* test_hopper_gather.c - the Hopper kernel that gathers rows by the blocks of keys that
- * they chose. On a GPU of that kind each case is computed, compared with the oracle,
+/* test_hopper_gather.c - the Hopper kernels that gather rows by the blocks of keys that
+ * they chose, forward and backward. On a GPU of that kind each case is computed, compared with the oracle,
  * and the kernel that took it is asserted; elsewhere the CPU computes it. Rows choose by
  * a gate of the call, so that the oracle chooses the same. */
 #include "tests/support/gpu.h"
 #include "tests/support/gpu_case.h"
+#include "tests/support/gpu_gradients.h"
 #include "tests/support/suite.h"
 #include <check.h>
+#include <string.h>
 
 #define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 2; head_dim " #d "; dtype f16;"
@@ -90,6 +92,31 @@ START_TEST(left_to_others) {
 }
 END_TEST
 
+static void try_gradients(const gpu_case *c, const char *takes, const char *leaves) {
+  tested_pattern *s = tested_pattern_new("a case", c->text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
+  const char *problem =
+      gpu_gradient_problem_whole(s, c->force, (gradient_shape){.call = c->shape});
+  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
+  const char *taken = gpu_gradient_kernels();
+  ck_assert_msg(strstr(taken, takes) && !strstr(taken, leaves), "%s takes %s",
+                c->text, taken);
+  tested_pattern_free(s);
+}
+
+START_TEST(gradients) {
+  if (!gpu_wanted() || gpu_leaves_case("gradients", _i)) return;
+  try_gradients(&cases[_i], "gather gradient dkv", "pairs");
+}
+END_TEST
+
+START_TEST(gradients_left_to_others) {
+  const gpu_case most = {P(BF16(64), CHOOSES(64, TOP(4))), 0, SHAPE(1, 512, 512, 0)};
+  if (!gpu_wanted() || gpu_leaves_case("gradients left", _i)) return;
+  try_gradients(&most, "hopper gradient dkv pairs", "gather");
+}
+END_TEST
+
 /* Calls that train are left, and other calls of the plan are not. */
 START_TEST(dropped) {
   gpu_case c = {P("dropout 0.2; " BF16(64), CHOOSES(64, TOP(2))), 0,
@@ -109,6 +136,8 @@ int main(void) {
   tcase_add_loop_test(tests, computed, 0, CASES);
   tcase_add_loop_test(tests, left_to_others, 0, LEFT);
   tcase_add_test(tests, dropped);
+  tcase_add_loop_test(tests, gradients, 0, CASES);
+  tcase_add_test(tests, gradients_left_to_others);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
