@@ -322,6 +322,7 @@ int main(int argc, char **argv) {
       first = (uint32_t)strtoul(argv[++i], NULL, 10);
     else return usage();
   }
+  if (choosing && backward) return usage(); /* the oracle would choose for itself */
   const uint32_t asked = first; /* `first` moves on over what is skipped */
   for (uint32_t i = 0; i < count && failed < 20; i++) {
     spec s = aims && gridded    ? spec_hopper_grids(first + i)

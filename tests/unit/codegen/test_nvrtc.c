@@ -362,6 +362,46 @@ START_TEST(gradients_of_pairs_on_hopper) {
 }
 END_TEST
 
+/* Kernels that gather rows by the blocks that they chose. */
+static const struct {
+  int32_t head_dim, block;
+  const char *dtype, *causal;
+} gathered_sizes[] = {{64, 512, "bf16", "causal;"}, {128, 512, "bf16", ""},
+                      {128, 400, "f16", "causal;"}, {96, 64, "bf16", ""},
+                      {32, 40, "f16", ""}};
+enum { GATHERED_SIZES = sizeof gathered_sizes / sizeof *gathered_sizes };
+
+/* What the kernels of a family that pass the gate make. */
+static int32_t made_by(gpu_request *request, const char *family) {
+  gpu_codes codes = {0};
+  int32_t found = 0;
+  compile_family(request, family, &codes);
+  while (codes.count > 0) {
+    const dil_cuda_code *code = &codes.code[--codes.count];
+    free(code->cubin);
+    found |= code->passes ? 1 << 8 : code->knob[GRADIENT_KNOB_MAKES];
+  }
+  return found;
+}
+
+START_TEST(gathered_rows) {
+  char text[300];
+  if (!has_compiler()) return;
+  snprintf(text, sizeof text,
+           "pattern p { heads 4 kv 2; head_dim %d; dtype %s; %s block 1, %d; "
+           "keep top 3 by mean each; branch { } }",
+           gathered_sizes[_i].head_dim, gathered_sizes[_i].dtype,
+           gathered_sizes[_i].causal, gathered_sizes[_i].block);
+  tested_pattern *s = tested_pattern_new("gathered", text, NULL, 0);
+  gpu_request request = {.common = {backward_plan_of(s)}, .arch = 90,
+                         .full_sequences_only = true};
+  ck_assert_int_eq(made_by(&request, "hopper_gather"), 1 << 8);
+  ck_assert_int_eq(made_by(&request, "gather gradient"),
+                   GRADIENT_Q | GRADIENT_K | GRADIENT_V);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* The fused form, which no part of a sequence takes: its widths, with and without
  * dropout. Wider heads, and f16 with dropout, have two kernels (NONE). */
 enum { NONE = 0, PLAIN = 10, DROPPING = 1 };
@@ -468,6 +508,7 @@ static Suite *make_suite(void) {
   tcase_set_timeout(hopper, 240);
   tcase_add_loop_test(hopper, hopper_size, 0, HOPPER_SIZES);
   tcase_add_loop_test(hopper, grid_size, 0, GRID_SIZES);
+  tcase_add_loop_test(hopper, gathered_rows, 0, GATHERED_SIZES);
   suite_add_tcase(suite, hopper);
   TCase *fused = tcase_create("fused gradients");
   tcase_set_timeout(fused, 240);

@@ -1,7 +1,8 @@
 /* test_hopper_gather.c - the Hopper kernels that gather rows by the blocks of keys that
- * they chose, forward and backward. On a GPU of that kind each case is computed, compared with the oracle,
- * and the kernel that took it is asserted; elsewhere the CPU computes it. Rows choose by
- * a gate of the call, so that the oracle chooses the same. */
+ * they chose, forward and backward. On a GPU of that kind each case is computed,
+ * compared with the oracle, and the kernel that took it is asserted; elsewhere the CPU
+ * computes it, forward. Rows choose by a gate of the call, so that the oracle chooses
+ * the same. */
 #include "tests/support/gpu.h"
 #include "tests/support/gpu_case.h"
 #include "tests/support/gpu_gradients.h"
@@ -111,7 +112,8 @@ START_TEST(gradients) {
 END_TEST
 
 START_TEST(gradients_left_to_others) {
-  const gpu_case most = {P(BF16(64), CHOOSES(64, TOP(4))), 0, SHAPE(1, 512, 512, 0)};
+  const gpu_case most = {P(BF16(64), CHOOSES(64, TOP(4))), 0,
+                         SHAPE(1, 512, 512, 0)};
   if (!gpu_wanted() || gpu_leaves_case("gradients left", _i)) return;
   try_gradients(&most, "hopper gradient dkv pairs", "gather");
 }
