@@ -4,7 +4,9 @@
 #include "gradient_estimate.h"
 #include "runtime/api/device_cuda.h"
 #include "runtime/api/kernel.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/rowset/patch.h"
+#include <string.h>
 
 /* ---- a call without memory ----------------------------------------------- */
 
@@ -111,6 +113,42 @@ static void estimate_patches(const dil_table *t, const dil_cuda_code *code,
   count->partial = (double)batch * blocks;
 }
 
+static bool gathers(const dil_cuda_code *code) {
+  return !strcmp(code->family, "gather gradient");
+}
+
+/* Counts the blocks of kernels that gather rows: as if each block of keys were chosen
+ * as often as the others. It leaves half a tile, or half a block of rows. */
+static void estimate_gathered(const call_setup *planned, const dil_table *t,
+                              const dil_cuda_code *code, cover_count *count) {
+  const dil_choice *c = &t->choices[0];
+  bool keys = code->knob[GRADIENT_KNOB_MAKES] & (GRADIENT_K | GRADIENT_V);
+  int64_t M = planned->size[CALL_M], blocks = dil_choice_blocks(M, c->block);
+  int32_t rows = keys ? code->tile_keys : code->tile_rows;
+  double entries = (double)planned->size[CALL_N] * (double)dil_choice_room(c, M);
+  double block = (double)round_up(c->block, keys ? code->tile_rows : code->tile_keys);
+  count->full = (double)planned->size[CALL_B] * t->heads *
+                (entries + (double)blocks * rows / 2) * block /
+                ((double)code->tile_rows * code->tile_keys);
+  count->partial = 0;
+}
+
+/* What gathering takes besides: threads copy rows; dQ of each entry is written and read
+ * once more. Measured on an H200 (tests/bench/NOTES.md). */
+static double gathering_seconds(const call_setup *planned, const dil_table *t,
+                                const dil_cuda_code *code, double seconds,
+                                const dil_cuda_facts *facts) {
+  const double copying = 1.45;
+  int64_t M = planned->size[CALL_M];
+  double part = (double)planned->size[CALL_B] * t->heads *
+                (double)planned->size[CALL_N] *
+                (double)dil_choice_room(&t->choices[0], M) * t->head_dim * 4;
+  const cost_gradients moved = {.read = part, .written = part};
+  bool parts = code->knob[GRADIENT_KNOB_MAKES] == GRADIENT_Q;
+  return seconds * copying +
+         (parts ? cost_gpu_gradient_rows_seconds(&moved, facts) : 0);
+}
+
 /* Seconds of one kernel, by its tiles: of query rows, or of keys. */
 static double estimate_kernel(const call_setup *planned, const dil_table *t,
                               const dil_cuda_code *code, bool fast,
@@ -119,6 +157,7 @@ static double estimate_kernel(const call_setup *planned, const dil_table *t,
   bool keys = code->knob[GRADIENT_KNOB_MAKES] & (GRADIENT_K | GRADIENT_V);
   measure_cover(planned, keys ? code->tile_keys : code->tile_rows,
                 keys ? code->tile_rows : code->tile_keys, &count);
+  if (gathers(code)) estimate_gathered(planned, t, code, &count);
   if (!fast)
     estimate_patches(t, code, planned->size[CALL_B], planned->size[CALL_M],
                      &count);
@@ -129,7 +168,8 @@ static double estimate_kernel(const call_setup *planned, const dil_table *t,
                               .N = planned->size[CALL_N],
                               .M = planned->size[CALL_M],
                               .dedup = t->dedup && fast};
-  return cost_gpu_gradient_seconds(planned->pattern, &spot, fast);
+  double seconds = cost_gpu_gradient_seconds(planned->pattern, &spot, fast);
+  return gathers(code) ? gathering_seconds(planned, t, code, seconds, facts) : seconds;
 }
 
 /* Adds what a kernel computes, and how long that takes. */
