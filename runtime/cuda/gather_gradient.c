@@ -23,15 +23,15 @@ enum { GATHER_PASS_INDEX = 0 }; /* a plan with a choice alone has one pass */
 
 /* ---- the cache between launches ------------------------------------------ */
 
-typedef struct gather_memory {
+typedef struct gather_gradient_memory {
   pthread_mutex_t lock;
   map_cache maps;
   launch_layout layout;  /* of the parameter's `back.of` */
   hopper_launch nothing; /* without tables */
-} gather_memory;
+} gather_gradient_memory;
 
 static void gather_close(cuda_code *code) {
-  gather_memory *m = code->memory;
+  gather_gradient_memory *m = code->memory;
   maps_close(&m->maps);
   pthread_mutex_destroy(&m->lock);
   free(m);
@@ -39,7 +39,7 @@ static void gather_close(cuda_code *code) {
 }
 
 static dil_status gather_open(const dil_table *table, cuda_code *code) {
-  gather_memory *m = calloc(1, sizeof *m);
+  gather_gradient_memory *m = calloc(1, sizeof *m);
   if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
   pthread_mutex_init(&m->lock, NULL);
   m->layout = layout_of(table, false);
@@ -82,7 +82,7 @@ static dil_status gather_fill_maps(const cuda_run *r, const cuda_code *code,
                                    hopper_launch *l) {
   enum { HELD_ROWS = 64 }; /* of a warpgroup */
   const int32_t stride = 1;
-  gather_memory *m = code->memory;
+  gather_gradient_memory *m = code->memory;
   bool keys = gather_holds_keys(code);
   int32_t rows = keys ? HELD_ROWS : code->about.tile_keys;
   const map_view views[2] = {maps_view(&r->call->k, r->table->head_dim, rows),
@@ -101,7 +101,7 @@ static dil_status gather_prepare(const gradient_run *g,
                                  const cuda_code *code, const gather_sizes *s,
                                  gather_backward_launch *l) {
   const cuda_run *r = g->of;
-  const gather_memory *m = code->memory;
+  const gather_gradient_memory *m = code->memory;
   char *rest = (char *)l + sizeof l->back.of;
   layout_copy(&m->layout, &m->nothing, &l->back.of);
   memset(rest, 0, sizeof *l - sizeof l->back.of);
@@ -115,7 +115,7 @@ static dil_status gather_prepare(const gradient_run *g,
 static dil_status gather_start(const cuda_run *r, const cuda_code *code, int32_t entry,
                                int64_t blocks, int32_t threads, int32_t shared,
                                const gather_backward_launch *l) {
-  const gather_memory *m = code->memory;
+  const gather_gradient_memory *m = code->memory;
   char parameter[sizeof *l];
   int64_t back = hopper_gradient_pack(&m->layout, &l->back, parameter);
   memcpy(parameter + back, (const char *)l + sizeof l->back, GATHER_BACKWARD_BYTES);
