@@ -134,9 +134,11 @@ def chosen_cases():
             "each": "block 64; keep top 26 by mean each;",
             "mass": "block 64; keep mass 0.9, 26 by mean;",
             "moba": "block 1, 512; keep top 4 by mean each;"}
-    return [Case(f"chosen-{name}{'-causal' * causal}", 16384, 16, 128, (), (),
-                 keep=keep, causal=causal)
-            for name, keep in kept.items() for causal in (False, True)]
+    cases = [Case(f"chosen-{name}{'-causal' * causal}", 16384, 16, 128, (), (),
+                  keep=keep, causal=causal)
+             for name, keep in kept.items() for causal in (False, True)]
+    return cases + [replace(case, name=f"backward-{case.name}", backward=True)
+                    for case in cases if "gate" in case.name or "moba" in case.name]
 
 
 def pattern_cases(peers):
