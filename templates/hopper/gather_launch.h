@@ -19,7 +19,7 @@ enum {
   /* C and CUDA C both check these */
   GATHER_CALL_BYTES = DIL_PARAMS_BYTES + 80,
   GATHER_LAUNCH_BYTES = (GATHER_MAP_BYTES + GATHER_CALL_BYTES + 24 + 63) / 64 * 64,
-  GATHER_BACKWARD_BYTES = (GATHER_CALL_BYTES + 48 + 63) / 64 * 64
+  GATHER_BACKWARD_BYTES = (GATHER_CALL_BYTES + 40 + 63) / 64 * 64
 };
 
 typedef struct gather_tile {
@@ -44,7 +44,6 @@ typedef struct gather_call {
   int first_line, lines;   /* of this launch */
   int tile_room, entry_room; /* of a line, at most */
   int chunk_rows;          /* a multiple of GATHER_STEP */
-  int unused;
   int *counts;             /* [lines of the call]: tiles */
   int *starts;             /* [lines of the call][blocks + 1]: of a block's entries */
   int *places;             /* [lines of the call][GATHER_CHUNKS][blocks] */
@@ -76,7 +75,6 @@ typedef struct gather_backward_launch {
   gather_call call;
   hopper_gradient queries; /* dQ */
   float *partial;          /* [lines][entry_room][HEAD_DIM]: dQ of one block */
-  long long unused;
 } gather_backward_launch;
 
 #endif
