@@ -90,7 +90,7 @@
 #include "templates/hopper/hopper_layout.cuh"
 #define AT_FACTS_FULL AT_MORE
 #define AT_MESSAGE_FULL AT_MORE // unused: copies wait for facts
-#define CLAIMS 8 // claimed tiles in shared memory
+#define CLAIMS 8 // claimed tiles in shared memory; more than stages
 #define AT_CLAIM_FULL (AT_FACTS_FULL + STAGES * 8)
 #define AT_CLAIM (AT_CLAIM_FULL + CLAIMS * 8)
 #define SHARED_BYTES (AT_CLAIM + CLAIMS * 4)
@@ -101,6 +101,7 @@ static_assert(TILE_ROWS == GATHER_TILE_ROWS &&
                           GATHER_BACKWARD_BYTES,
               "the run time has another gather_backward_launch");
 static_assert(SHARED_BYTES <= SHARED_LIMIT, "as the compiler counts");
+static_assert(STAGES < CLAIMS, "a claimed tile is read before its slot is taken");
 
 #include "templates/hopper/hopper_stream.cuh"
 #include "templates/hopper/backward_facts.cuh"

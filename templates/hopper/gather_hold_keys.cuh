@@ -55,8 +55,8 @@ DEVICE void load_held(const hopper_launch &run, u32 base, u32 tile,
   }
 }
 
-// Claimed tiles, from load_facts. A slot is written when the tile four before it has
-// sent a block, and so has been read.
+// Claimed tiles, from load_facts. A slot is written again CLAIMS tiles later. Each tile
+// has a block, and there are fewer stages, so that by then a later tile's keys are there.
 DEVICE u32 claim_at(u32 base, u32 tile) { return base + AT_CLAIM + tile % CLAIMS * 4; }
 DEVICE u32 claim_barrier(u32 base, u32 tile) {
   return base + AT_CLAIM_FULL + tile % CLAIMS * 8;
@@ -110,7 +110,8 @@ DEVICE void write_message(u32 message, int flags, const held_keys &t, int first,
   shared_store(message, flags, 0, first, 0);
 }
 
-// Brings the rows of a block, whose message lacks its flags but for `flags`.
+// Brings the numbers and facts of a block's rows, and its message, whose first flags are
+// `flags`.
 DEVICE void load_block_facts(const gather_backward_launch &run, u32 base, float unit,
                              int flags, const held_keys &t, const entry_stream &e,
                              const ring<STAGES> &block) {
