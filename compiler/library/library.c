@@ -283,7 +283,8 @@ static dil_status make_kernel_cubins(library *l, library_kernel *k) {
     gpu_codes codes = {0};
     gpu_request request = {
         .arch = l->arch[i],
-        .only = k->plan->force & FORCE_GENERAL ? "general" : NULL};
+        .only = k->plan->force & FORCE_GENERAL ? "general" : NULL,
+        .full_sequences_only = true}; /* a rank needs more than a library has */
     status = library_compile(l, k, request, &codes);
     if (!status) take_codes(l, k, &codes);
   }

@@ -191,6 +191,17 @@ hopper_gradients() { # file, kernels, options
     done
 }
 
+# The same of a library, whose calls are whole sequences.
+library_gradients() { # file, its kernel
+  DIL_TRACE="$TMP/library.json" sh -c '"$0" build "$1.dil" --backward --cuda sm_90a \
+    -o "$1" && "$0" run --library "$1.so" --kernel "$2" --seq 170 --keys 230 \
+    --random 1 --device cuda --backward --check' "$BUILD/dil" "$TMP/$1" "$2" &&
+    for made in dq dkv; do
+      grep -q "hopper gradient $made" "$TMP/library.json" ||
+        echo "not ok: no kernel of Hopper made $made of a library"
+    done
+}
+
 # The kernels of a call with more rows than keys, or with lengths.
 made_by_hopper() { # file, options
   file=$1
@@ -230,6 +241,7 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     hopper_gradients dropout 'dq:dropout dkv:dropout' --train --seed 5
     hopper_gradients d192 'dq dk dv'
     made_by_hopper d64 --seq 230 --keys 170
+    library_gradients d64 p
     hopper_gradients any-d64 dqkv -k k
     hopper_gradients any-d128 'dq dkv' -k k
     hopper_gradients any-dropout 'dq:dropout dkv:dropout' -k k --train --seed 5
