@@ -43,25 +43,33 @@ static layout_parts layout_parts_of(const launch_layout *l) {
                          PART(live_phase, l->live_phases)}};
 }
 
+/* One of three steps that holds so many rows: kernels of like patterns then have the
+ * same source, and share their machine code. */
+static void layout_raise(int32_t *rows, int64_t count, int32_t few, int32_t some,
+                         int32_t most) {
+  int32_t step = count <= few ? few : count <= some ? some : most;
+  *rows = (int32_t)maximum(*rows, step);
+}
+
 launch_layout layout_of(const dil_table *t, bool keeps_states) {
-  launch_layout l = {.strides = 1, .shapes = 1, .classes = 1, .ranges = 1,
-                     .instances = 1, .live_branches = 1, .live_phases = 1};
-  l.inputs = (int32_t)maximum(dil_table_reads(t), 1);
+  launch_layout l = {.live_branches = 1, .live_phases = 1};
+  static const hopper_table nothing;
+  layout_add(&l, &nothing);
+  layout_raise(&l.inputs, dil_table_reads(t), 2, 6, HOPPER_INPUTS);
   if (!keeps_states) return l;
-  l.live_branches = (int32_t)minimum(t->branch_count, HOPPER_LIVE_BRANCHES);
-  l.live_phases = (int32_t)minimum((int64_t)t->branch_count * t->heads,
-                                   HOPPER_LIVE_PHASES);
+  layout_raise(&l.live_branches, t->branch_count, 4, 8, HOPPER_LIVE_BRANCHES);
+  layout_raise(&l.live_phases, (int64_t)t->branch_count * t->heads, 64, 256,
+               HOPPER_LIVE_PHASES);
   return l;
 }
 
 /* The kernels may look at one key range behind the last. */
 void layout_add(launch_layout *l, const hopper_table *made) {
-  l->strides = (int32_t)maximum(l->strides, made->stride_count);
-  l->shapes = (int32_t)maximum(l->shapes, made->shape_count);
-  l->classes = (int32_t)maximum(l->classes, made->class_count);
-  l->ranges = (int32_t)minimum(maximum(l->ranges, made->range_count + 1),
-                               HOPPER_KEY_RANGES);
-  l->instances = (int32_t)maximum(l->instances, made->instance_count);
+  layout_raise(&l->strides, made->stride_count, 2, 4, HOPPER_STRIDES);
+  layout_raise(&l->shapes, made->shape_count, 2, 6, HOPPER_SHAPES);
+  layout_raise(&l->classes, made->class_count, 8, 24, HOPPER_CLASSES);
+  layout_raise(&l->ranges, made->range_count + 1, 16, 48, HOPPER_KEY_RANGES);
+  layout_raise(&l->instances, made->instance_count, 32, 128, HOPPER_INSTANCES);
 }
 
 static size_t layout_up(size_t bytes, size_t to) {
