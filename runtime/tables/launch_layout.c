@@ -65,7 +65,7 @@ launch_layout layout_of(const dil_table *t, bool keeps_states) {
 
 /* The kernels may look at one key range behind the last. */
 void layout_add(launch_layout *l, const hopper_table *made) {
-  layout_raise(&l->strides, made->stride_count, 2, 4, HOPPER_STRIDES);
+  layout_raise(&l->strides, made->stride_count, 4, 4, HOPPER_STRIDES);
   layout_raise(&l->shapes, made->shape_count, 2, 6, HOPPER_SHAPES);
   layout_raise(&l->classes, made->class_count, 8, 24, HOPPER_CLASSES);
   layout_raise(&l->ranges, made->range_count + 1, 16, 48, HOPPER_KEY_RANGES);
