@@ -1,9 +1,9 @@
 /* launch_layout.h - where the tables of a launch of the Hopper kernels stand.
  *
- * The host fills a launch with room for any plan. A kernel is compiled with the rows
- * that its own passes fill, so that its parameter is short: a launch of 31 KB takes
- * 3.6 us longer than one of 64 bytes (tests/bench/NOTES.md). The compiler writes the
- * rows into the kernel, and the run time copies a launch into such a parameter. */
+ * The host fills a launch with room for any plan. A kernel is compiled with about as
+ * many rows as its own passes fill, so that its parameter is short: a launch of 31 KB
+ * takes 3.6 us longer than one of 64 bytes (tests/bench/NOTES.md). The compiler writes
+ * the rows into the kernel, and the run time copies a launch into such a parameter. */
 #ifndef DIL_RUNTIME_TABLES_LAUNCH_LAYOUT_H
 #define DIL_RUNTIME_TABLES_LAUNCH_LAYOUT_H
 
