@@ -133,8 +133,8 @@ static void estimate_gathered(const call_setup *planned, const dil_table *t,
   count->partial = 0;
 }
 
-/* What gathering takes besides: threads copy rows; dQ of each entry is written and read
- * once more. Measured on an H200 (tests/bench/NOTES.md). */
+/* Threads copy the gathered rows, and dQ of each entry is written and read once more:
+ * the seconds of a kernel with both, measured on an H200 (tests/bench/NOTES.md). */
 static double gathering_seconds(const call_setup *planned, const dil_table *t,
                                 const dil_cuda_code *code, double seconds,
                                 const dil_cuda_facts *facts) {

@@ -371,7 +371,9 @@ static const struct {
                       {32, 40, "f16", ""}};
 enum { GATHERED_SIZES = sizeof gathered_sizes / sizeof *gathered_sizes };
 
-/* What the kernels of a family that pass the gate make. */
+/* The gradients that the kernels of a family make, of those that pass the gate;
+ * FORWARD: a kernel runs a pass. */
+enum { FORWARD = 1 << 8 };
 static int32_t made_by(gpu_request *request, const char *family) {
   gpu_codes codes = {0};
   int32_t found = 0;
@@ -379,7 +381,7 @@ static int32_t made_by(gpu_request *request, const char *family) {
   while (codes.count > 0) {
     const dil_cuda_code *code = &codes.code[--codes.count];
     free(code->cubin);
-    found |= code->passes ? 1 << 8 : code->knob[GRADIENT_KNOB_MAKES];
+    found |= code->passes ? FORWARD : code->knob[GRADIENT_KNOB_MAKES];
   }
   return found;
 }
@@ -395,7 +397,7 @@ START_TEST(gathered_rows) {
   tested_pattern *s = tested_pattern_new("gathered", text, NULL, 0);
   gpu_request request = {.common = {backward_plan_of(s)}, .arch = 90,
                          .full_sequences_only = true};
-  ck_assert_int_eq(made_by(&request, "hopper_gather"), 1 << 8);
+  ck_assert_int_eq(made_by(&request, "hopper_gather"), FORWARD);
   ck_assert_int_eq(made_by(&request, "gather gradient"),
                    GRADIENT_Q | GRADIENT_K | GRADIENT_V);
   tested_pattern_free(s);

@@ -102,9 +102,9 @@ static uint64_t config_passes(const gpu_request *r, int32_t keys, bool pairwise,
   return passes;
 }
 
-/* What the passes need in the kernel: room in the tables of its launch, and code.
- * `bare`: for rows that no branch selects. `shifts`: for residues that shift from segment to segment. `left`:
- * for windows with a left bound; `back`: for those that end before the row;
+/* The passes need room in the tables of the kernel's launch, and code. `bare`: for rows
+ * that no branch selects. `shifts`: for residues that shift from segment to segment.
+ * `left`: for windows with a left bound; `back`: for those that end before the row;
  * `each`: for branches of every phase. */
 typedef struct kernel_features {
   launch_layout layout;
