@@ -151,6 +151,7 @@ bundled := $(BUILD)/tests/test_edges $(BUILD)/tests/test_numeric \
            $(BUILD)/tests/test_pages $(BUILD)/tests/test_packed \
            $(BUILD)/tests/test_shards $(BUILD)/tests/test_linked_ranks \
            $(BUILD)/tests/test_gradients_cuda $(BUILD)/tests/test_hopper_gather \
+           $(BUILD)/tests/test_hopper_block_list \
            $(fuzzer) $(turns) $(gpuhost) $(hopper) $(pools)
 gpuparts := $(addprefix $(BUILD)/,dil $(filter-out dil-cpu.so,$(parts)) \
               libdil.so.$(abi)) $(rt)

@@ -67,10 +67,12 @@ static double blocks_at_once(const pattern *p, const dil_cuda_code *code) {
 }
 
 /* Fewer warps than these wait for each other; of the fast kernel three
- * warpgroups of consumers hide each other best, and four lack registers. */
+ * warpgroups of consumers hide each other best, and four lack registers. Where each
+ * has a list of its own, copies limit them. */
 static double waiting(const dil_cuda_code *code, double blocks) {
   enum { ENOUGH = 12 };
   double warps = code->threads / 32.0 * blocks;
+  if (!strcmp(code->family, "hopper_block_list")) return 1.55;
   if (is_fast(code))
     return code->tile_rows < 192 ? 1.2 : code->tile_rows > 192 ? 1.15 : 1;
   return fmax(ENOUGH / warps, 1);

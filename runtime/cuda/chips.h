@@ -70,7 +70,8 @@ static inline bool cuda_is_fast(const char *family) {
     size_t size = chip->fast ? strlen(chip->fast) : 0;
     if (size && !strncmp(chip->fast, family, size) &&
         (!family[size] || !strcmp(family + size, "_grid") ||
-         !strcmp(family + size, "_gather")))
+         !strcmp(family + size, "_gather") ||
+         !strcmp(family + size, "_block_list")))
       return true;
   }
   return false;

@@ -2,6 +2,7 @@
  * makes them. Out: loaded codes, and the code that a pass of a call takes. */
 #include "codes.h"
 #include "decode.h"
+#include "block_list.h"
 #include "gather.h"
 #include "gather_gradient.h"
 #include "general.h"
@@ -24,6 +25,7 @@ static const cuda_family rows = {
 
 static const cuda_family *const families[] = {
     &cuda_hopper,        &cuda_hopper_grid,     &cuda_hopper_gather,
+    &cuda_hopper_block_list,
     &cuda_decode,        &cuda_general,         &cuda_gradient,
     &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
     &cuda_gather_gradient, &cuda_peak,          &rows};

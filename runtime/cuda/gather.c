@@ -9,11 +9,9 @@
 #include "gather_sort.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/hopper/maps.h"
+#include "runtime/cuda/hopper/row_maps.h"
 #include <math.h>
-#include <pthread.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 _Static_assert(sizeof(gather_launch) == GATHER_LAUNCH_BYTES &&
                    offsetof(gather_launch, scale) ==
@@ -46,48 +44,6 @@ static int64_t gather_workspace(const cuda_run *r, int32_t pass,
   return gather_space_of(r, pass).end;
 }
 
-/* ---- the cache between launches ------------------------------------------ */
-
-typedef struct gather_memory {
-  pthread_mutex_t lock;
-  map_cache maps;
-} gather_memory;
-
-static void gather_close(cuda_code *code) {
-  gather_memory *m = code->memory;
-  maps_close(&m->maps);
-  pthread_mutex_destroy(&m->lock);
-  free(m);
-  code->memory = NULL;
-}
-
-static dil_status gather_open(const dil_table *table, cuda_code *code) {
-  (void)table;
-  gather_memory *m = calloc(1, sizeof *m);
-  if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
-  pthread_mutex_init(&m->lock, NULL);
-  code->memory = m;
-  dil_status status = maps_open(&m->maps, 2);
-  if (status) gather_close(code);
-  return status;
-}
-
-/* The map of the rows of keys or values, one after the other. */
-static dil_status gather_find_map(const cuda_run *r, const cuda_code *code,
-                                  const dil_tensor *t, int32_t width,
-                                  hopper_map *map) {
-  const int32_t stride = 1;
-  gather_memory *m = code->memory;
-  const map_view view = maps_view(t, width, code->about.tile_keys);
-  hopper_map both[1][2]; /* the second is that of all rows, see hopper_launch.h */
-  pthread_mutex_lock(&m->lock);
-  dil_status status =
-      maps_find(&m->maps, r->device->driver, &view, &stride, 1, both);
-  pthread_mutex_unlock(&m->lock);
-  if (!status) *map = both[0][1];
-  return status;
-}
-
 /* ---- the launch ---------------------------------------------------------- */
 
 static dil_status gather_prepare(const cuda_run *r, int32_t pass,
@@ -101,10 +57,10 @@ static dil_status gather_prepare(const cuda_run *r, int32_t pass,
   l->partial = (float *)(void *)(memory + s->sorted.end);
   l->ends = (gather_end *)(void *)(memory + s->ends);
   gather_fill(r, pass, &s->sorted, memory, &l->call);
-  dil_status status =
-      gather_find_map(r, code, &r->call->k, t->head_dim, &l->k);
+  int32_t box = code->about.tile_keys;
+  dil_status status = row_maps_find(r, code, &r->call->k, t->head_dim, box, &l->k);
   if (status) return status;
-  return gather_find_map(r, code, &r->call->v, t->value_dim, &l->v);
+  return row_maps_find(r, code, &r->call->v, t->value_dim, box, &l->v);
 }
 
 /* Runs and adds up the entries of the lines of a launch. */
@@ -172,8 +128,8 @@ const cuda_family cuda_hopper_gather = {
     .lists_alone = true,
     .entry = {"gather_forward", "gather_merge", "gather_count", "gather_place",
               "gather_items"},
-    .open = gather_open,
-    .close = gather_close,
+    .open = row_maps_open,
+    .close = row_maps_close,
     .refusal = gather_refusal,
     .estimate = gather_estimate,
     .workspace = gather_workspace,

@@ -6,6 +6,7 @@
 // has ended waits in the output buffer until its last product is done.
 #pragma once
 
+#include "templates/hopper/hopper_direct.cuh"
 #include "templates/hopper/hopper_stage.cuh"
 
 // The output buffer of a warp: sixteen rows.
@@ -65,27 +66,16 @@ DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
   }
 }
 
-// Stores rows from registers if nothing is staged. Two neighbouring threads
-// exchange words, so that each holds 8 bytes of one of two groups of columns.
-// The four threads of a row then write 32 bytes together.
+// Stores rows from registers if nothing is staged.
 DEVICE void store_direct(const consumer &c, float (&o)[VALUE_WIDTH / 2],
                          u32 thread, int4 t, int batch) {
-  int row = warp_row(thread) + thread % 32 / 4, lane = thread % 4;
+  int row = warp_row(thread) + thread % 32 / 4;
   unsigned short *out = (unsigned short *)c.run.o_data +
                         batch * c.run.o_batch + t.w * c.run.o_head;
-  bool odd = lane & 1;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    int at = row + half * 8, column = odd * 8 + lane / 2 * 4;
-    unsigned short *to = out + (t.x + at * t.y) * c.run.o_row + column;
-#pragma unroll
-    for (int g = 0; g < VALUE_WIDTH / 8; g += 2) {
-      const float *x = o + 4 * g + half * 2;
-      u32 first = pack(x[0], x[1]), second = pack(x[4], x[5]);
-      u32 other = __shfl_xor_sync(~0u, odd ? first : second, 1);
-      store_if(at < t.z && 8 * g + column < VALUE_DIM, to + 8 * g,
-               odd ? other : first, odd ? second : other);
-    }
+    int at = row + half * 8;
+    store_row(o, half, at < t.z, out + (t.x + at * t.y) * c.run.o_row);
   }
 }
 

@@ -6,33 +6,9 @@
 // of pairs; which of a thread's pairs it keeps.
 #pragma once
 
-// ---- making ----------------------------------------------------------------
+#include "templates/hopper/hopper_make_lists.cuh"
 
-// Makes the row of one query block of a batch row and head. The whole warp calls
-// this.
-DEVICE void make_list_row(const hopper_launch &run, int list, int batch,
-                          int head, int block) {
-  const dil_list_row &form = dil_lists[list];
-  const hopper_block_list &to = run.lists[list];
-  dil_pair at = pair_at(run, batch, head, away_of(&run, batch));
-  unsigned *row = to.bits + batch * to.batch + head * to.head +
-                  (long long)(block - to.low) * to.words;
-  int lane = thread_index() % 32;
-  int blocks = (run.keys + form.block - 1) / form.block;
-#pragma unroll 1
-  for (int first = 0; first < to.words; first += 32) {
-    u32 mine = 0;
-#pragma unroll 1
-    for (int n = 0; n < min(to.words - first, 32); n++) {
-      int key = (first + n) * 32 + lane;
-      bool kept = key < blocks && dil_listed(list, block * form.query_block,
-                                             key * form.block, at);
-      u32 word = __ballot_sync(~0u, kept);
-      if (lane == n) mine = word;
-    }
-    if (first + lane < to.words) row[first + lane] = mine;
-  }
-}
+// ---- making ----------------------------------------------------------------
 
 // Makes all lists of a launch, a row a warp.
 DEVICE void make_lists(const hopper_launch &run) {
@@ -43,9 +19,11 @@ DEVICE void make_lists(const hopper_launch &run) {
     const hopper_block_list &to = run.lists[list];
     int rows = to.rows * to.heads * to.batches;
 #pragma unroll 1
-    for (int n = warp; n < rows; n += warps)
-      make_list_row(run, list, n / (to.rows * to.heads),
-                    n / to.rows % to.heads, to.low + n % to.rows);
+    for (int n = warp; n < rows; n += warps) {
+      int batch = n / (to.rows * to.heads), head = n / to.rows % to.heads;
+      dil_pair at = pair_at(run, batch, head, away_of(&run, batch));
+      make_list_row(to, list, run.keys, at, batch, head, to.low + n % to.rows);
+    }
   }
 }
 

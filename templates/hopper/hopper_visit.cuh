@@ -41,8 +41,14 @@ DEVICE void wait_checked(const consumer &c, const ring<STAGES> &block) {
   barrier_wait(c.base + AT_CHECKED + 8 * block.stage(), block.phase());
 }
 
-// Whether values of a block are not finite.
+// Whether values of a block are not finite: a warp of the producers has looked, or the
+// warpgroup looks itself.
 DEVICE bool spoils(const consumer &c, const ring<STAGES> &block) {
+  if (!CHECKING_WARP) {
+    wait_values(c, block);
+    return has_bad_values(c.base + AT_VALUE + block.stage() * VALUE_BYTES, TILE_KEYS,
+                          c.group);
+  }
   wait_checked(c, block);
   return shared_word(c.base + AT_BAD + 4 * block.stage());
 }

@@ -4,6 +4,12 @@
 // fills a stage of queries. Out: its offsets, SHARED_BYTES, barriers, checked values.
 #pragma once
 
+#ifndef READERS
+#define READERS WARPGROUPS   // warpgroups that free a stage
+#endif
+#ifndef CHECKING_WARP
+#define CHECKING_WARP 1      // a warp of the producers looks at values
+#endif
 #define AT_QUERY_FULL AT_BARRIERS
 #define AT_QUERY_EMPTY (AT_QUERY_FULL + QUERY_STAGES * 8)
 #define AT_KEY_FULL (AT_QUERY_EMPTY + QUERY_STAGES * 8)
@@ -22,13 +28,13 @@ static_assert(SHARED_BYTES <= 232448, "tiles do not fit shared memory");
 DEVICE void init_barriers(u32 base, int fillers) {
   for (int i = 0; i < QUERY_STAGES; i++) {
     barrier_init(base + AT_QUERY_FULL + 8 * i, fillers);
-    barrier_init(base + AT_QUERY_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_QUERY_EMPTY + 8 * i, READERS);
   }
   for (int i = 0; i < STAGES; i++) {
     barrier_init(base + AT_KEY_FULL + 8 * i, 1);
-    barrier_init(base + AT_KEY_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_KEY_EMPTY + 8 * i, READERS);
     barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
-    barrier_init(base + AT_VALUE_EMPTY + 8 * i, WARPGROUPS);
+    barrier_init(base + AT_VALUE_EMPTY + 8 * i, READERS);
     barrier_init(base + AT_CHECKED + 8 * i, 1);
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -216,7 +216,7 @@ made_by_hopper() { # file, options
 # Which kernels take a case is asked of all cases: an NVRTC that only counts makes
 # them, and they compute nothing. No other test may find these kernels.
 taken() {
-  for suite in hopper hopper_grid hopper_gather numeric; do
+  for suite in hopper hopper_grid hopper_gather hopper_block_list numeric; do
     env -u DIL_TEST_STORE DIL_CACHE=off DIL_TEST_TAKES=1 DIL_TEST_SHARE=0/1 \
       LD_LIBRARY_PATH="$BUILD/counting:$BUILD/emulator" FAKE_CHIP=90 \
       "$BUILD/tests/test_$suite" >"$TMP/what $suite takes on sm_90" 2>&1
@@ -227,8 +227,8 @@ taken() {
 compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels &
 {
   taken
-  compare 90 6 edges numeric pages choice hopper hopper_grid hopper_gather decode \
-    shards grid_kernels
+  compare 90 6 edges numeric pages choice hopper hopper_grid hopper_gather \
+    hopper_block_list decode shards grid_kernels
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --grids --count 6 --seed "$seed" \
     >"$TMP/grids for Hopper on sm_90" 2>&1
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --choices --count 4 --seed "$seed" \

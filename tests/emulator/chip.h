@@ -175,6 +175,12 @@ static inline int __reduce_min_sync(unsigned mask, int x) {
 static inline int __reduce_max_sync(unsigned mask, int x) {
   return ~__reduce_min_sync(mask, ~x);
 }
+static inline int __reduce_add_sync(unsigned mask, int x) {
+  int sum = 0;
+  for (int lane = 0; lane < 32; lane++)
+    if (mask >> lane & 1) sum += (int)chip_shuffle(mask, (unsigned)x, lane);
+  return sum;
+}
 
 /* ---- what PTX is made of ------------------------------------------------------ */
 

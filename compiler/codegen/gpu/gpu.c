@@ -12,7 +12,8 @@
 
 /* The general strategy is last: it takes the passes that the others refuse. */
 static const gpu_strategy *const strategies[] = {
-    &strategy_hopper_grid,     &strategy_hopper_gather,   &strategy_hopper,
+    &strategy_hopper_grid,     &strategy_hopper_gather,   &strategy_hopper_block_list,
+    &strategy_hopper,
     &strategy_hopper_pair,     &strategy_decode,          &strategy_gather_gradient,
     &strategy_hopper_gradient, &strategy_gradient,        &strategy_general};
 
@@ -280,7 +281,8 @@ static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
     return backward && gpu_wants_fast(r, selected);
   if (r->only && strcmp(r->only, s->name)) return false;
   if (s == &strategy_decode) return gpu_wants_fast(r, selected) && !backward;
-  bool own_tiles = s == &strategy_hopper_grid || s == &strategy_hopper_gather;
+  bool own_tiles = s == &strategy_hopper_grid || s == &strategy_hopper_gather ||
+                   s == &strategy_hopper_block_list;
   if (own_tiles && selected) return false;
   bool refused = knob_given(r->knobs, KNOB_FAMILY) &&
                  selected == &strategy_general && s != selected;

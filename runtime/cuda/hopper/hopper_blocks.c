@@ -53,20 +53,27 @@ static void lists_take_table(const cuda_run *r, const int32_t *form,
       .words = (int)(in->stride[rank - 2] / WORD_BITS)};
 }
 
+int64_t hopper_list_fill(const cuda_run *r, const cuda_code *code, int32_t n,
+                         int64_t keys, const dil_device_input *inputs, char *memory,
+                         hopper_block_list *to) {
+  const int32_t *form =
+      &code->about.knob[HOPPER_KNOB_LIST + n * HOPPER_LIST_KNOBS];
+  *to = (hopper_block_list){0};
+  int64_t bytes = lists_fill_one(r, form, keys, to);
+  if (!lists_share(form, to)) {
+    if (memory) to->bits = (unsigned *)(void *)memory;
+    return bytes;
+  }
+  if (inputs) lists_take_table(r, form, inputs, to);
+  return 0;
+}
+
 int64_t hopper_blocks_fill(const cuda_run *r, const cuda_code *code,
                           char *memory, hopper_launch *l) {
   int64_t bytes = 0;
-  for (int32_t n = 0; n < code->about.knob[HOPPER_KNOB_LISTS]; n++) {
-    const int32_t *form =
-        &code->about.knob[HOPPER_KNOB_LIST + n * HOPPER_LIST_KNOBS];
-    int64_t size = lists_fill_one(r, form, l->keys, &l->lists[n]);
-    if (lists_share(form, &l->lists[n])) {
-      lists_take_table(r, form, l->input, &l->lists[n]);
-      continue;
-    }
-    if (memory) l->lists[n].bits = (unsigned *)(memory + bytes);
-    bytes += size;
-  }
+  for (int32_t n = 0; n < code->about.knob[HOPPER_KNOB_LISTS]; n++)
+    bytes += hopper_list_fill(r, code, n, l->keys, l->input,
+                              memory ? memory + bytes : NULL, &l->lists[n]);
   return bytes;
 }
 

@@ -25,6 +25,7 @@ typedef struct gpu_strategy {
 
 extern const gpu_strategy strategy_general, strategy_hopper,
     strategy_hopper_pair, strategy_hopper_grid, strategy_hopper_gather,
+    strategy_hopper_block_list,
     strategy_decode;
 /* For backward plans alone, beside those of the forward call: gradient.c,
  * hopper/hopper_gradient.c and hopper/hopper_gather.c. */

@@ -232,3 +232,11 @@ void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
   put(text, "#define DROPS %d\n#undef DROPOUT\n#define DROPOUT %lluu\n",
       s->drops, (unsigned long long)(share * 4294967296.0));
 }
+
+bool hopper_is_whole(const dil_table *t) {
+  const dil_branch *b = &t->branches[0];
+  return t->branch_count == 1 && t->pass_count == 1 && b->segment == 0 &&
+         b->dilation == 1 && b->head_first == 0 && b->head_last + 1 == t->heads;
+}
+
+int32_t hopper_width(int32_t size) { return (size + 31) / 32 * 32; }

@@ -53,9 +53,17 @@ void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
 /* Writes the rows of the tables of a kernel's launch, for hopper_launch.h. */
 void hopper_put_layout(const launch_layout *layout, source_text *text);
 
+/* Whether one branch is the whole of a pattern: all rows of all heads may see all
+ * keys. */
+bool hopper_is_whole(const dil_table *t);
+/* Elements of a head in shared memory, a multiple of 32. */
+int32_t hopper_width(int32_t size);
+
 /* hopper_pair.c: whether some list has blocks that would fill no tile of 128 keys,
  * or of the rows of all warpgroups. */
 bool hopper_has_short_blocks(const block_lists *l);
+/* hopper_pair.c: tells the run time of the lists, for hopper_list_fill. */
+void hopper_put_list_knobs(const block_lists *l, dil_cuda_code *code);
 
 /* hopper_grid.c: returns whether the strategy for grids has kernels for a pass. */
 bool hopper_grid_takes(const dil_table *t, int32_t pass);

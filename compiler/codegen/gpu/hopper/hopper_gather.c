@@ -14,8 +14,6 @@
 enum { WARPGROUPS = 2, QUERY_STAGES = 2, ROWS = 64 * WARPGROUPS };
 enum { KEYS_LEAST = 64, KEYS_MOST = 128, WIDTH_MOST = 128, SHARED_MOST = 232448 };
 
-static int32_t gather_width(int32_t size) { return (int32_t)round_up(size, 32); }
-
 /* Keys of a visit, so that those of a block fill their visits. */
 static int32_t gather_keys(int32_t block) {
   int32_t visits = (block + KEYS_MOST - 1) / KEYS_MOST;
@@ -26,7 +24,7 @@ static int32_t gather_keys(int32_t block) {
 /* The shared memory of a thread block, as templates/hopper/gather.cu lays it out:
  * items, barriers and messages have less than the last number. */
 static int32_t gather_bytes(const dil_table *t, int32_t keys, int32_t stages) {
-  int32_t q = gather_width(t->head_dim) * 2, v = gather_width(t->value_dim) * 2;
+  int32_t q = hopper_width(t->head_dim) * 2, v = hopper_width(t->value_dim) * 2;
   return ROWS * QUERY_STAGES * (q + 8) + stages * keys * (q + v) + 512;
 }
 
@@ -38,12 +36,6 @@ static int32_t gather_stages(const dil_table *t, int32_t keys) {
 
 static const dil_choice *gather_choice(const dil_table *t) {
   return t->choice_count == 1 && t->choices[0].alone ? &t->choices[0] : NULL;
-}
-
-/* Whether the branch is the whole of the pattern: all rows see all keys. */
-static bool gather_is_whole(const dil_table *t, const dil_branch *b) {
-  return t->branch_count == 1 && t->pass_count == 1 && b->segment == 0 &&
-         b->dilation == 1 && b->head_first == 0 && b->head_last + 1 == t->heads;
 }
 
 static bool gather_has_window(const dil_predicate *p) {
@@ -61,7 +53,7 @@ static const char *gather_refusal(const dil_table *t) {
     return "a head_dim that is no multiple of 8";
   if (t->head_dim > WIDTH_MOST || t->value_dim > WIDTH_MOST)
     return "heads of more than 128 elements";
-  if (!gather_is_whole(t, b)) return "segments, or several branches";
+  if (!hopper_is_whole(t)) return "segments, or several branches";
   if (gather_has_window(&t->predicates[b->predicate])) return "a window";
   if (t->scored || t->sinks) return "scores or sinks";
   return NULL;
@@ -84,7 +76,7 @@ static void gather_put_plan(const gpu_request *r, int32_t keys, int32_t stages,
                             source_text *text) {
   const dil_table *t = &r->common.plan->table;
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
-      gather_width(t->head_dim), gather_width(t->value_dim));
+      hopper_width(t->head_dim), hopper_width(t->value_dim));
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       WARPGROUPS, keys, stages);
   put(text, "#define CAUSAL %d\n", gather_choice(t)->right == 0);
@@ -153,7 +145,7 @@ static gather_gradient gather_gradient_of(const dil_table *t, int32_t variant) {
  * streamed rows; messages and barriers have less than the last number. */
 static int32_t gather_gradient_bytes(const dil_table *t, const gather_gradient *s) {
   enum { ITEMS = 4 * ROWS * 8, REST = 1024 };
-  int32_t row = (gather_width(t->head_dim) + gather_width(t->value_dim)) * 2;
+  int32_t row = (hopper_width(t->head_dim) + hopper_width(t->value_dim)) * 2;
   bool keys = s->makes != GRADIENT_Q;
   return s->held * ROWS * row + s->stages * s->keys * row +
          (keys ? s->stages * (s->keys * 12 + 16) : ITEMS) + REST;

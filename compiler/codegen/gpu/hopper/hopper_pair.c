@@ -134,6 +134,19 @@ static void hopper_pair_describe(const plan *p, bool alone,
            t->head_dim);
 }
 
+void hopper_put_list_knobs(const block_lists *l, dil_cuda_code *code) {
+  code->knob[HOPPER_KNOB_LISTS] = l->count;
+  for (int32_t n = 0; n < l->count; n++) {
+    const block_list *list = &l->list[n];
+    int32_t *form = &code->knob[HOPPER_KNOB_LIST + n * HOPPER_LIST_KNOBS];
+    form[HOPPER_LIST_QUERIES] = list->query_block;
+    form[HOPPER_LIST_KEYS] = list->block;
+    form[HOPPER_LIST_LINES] = (list->heads ? HOPPER_LIST_HEADS : 0) |
+                              (list->batches ? HOPPER_LIST_BATCHES : 0);
+    form[HOPPER_LIST_TABLE] = list->table + 1;
+  }
+}
+
 /* Writes what decides over pairs, with conditions on blocks as lists. */
 static void hopper_pair_put_masks(const plan *p, dil_cuda_code *code,
                                   source_text *text) {
@@ -146,15 +159,7 @@ static void hopper_pair_put_masks(const plan *p, dil_cuda_code *code,
   put_key_spans(text, &l.rest);
   put_block_lists(text, &l);
   put(text, "#define TURNS %d\n", !hopper_has_short_blocks(&l));
-  code->knob[HOPPER_KNOB_LISTS] = l.count;
-  for (int32_t n = 0; n < l.count; n++) {
-    int32_t *form = &code->knob[HOPPER_KNOB_LIST + n * HOPPER_LIST_KNOBS];
-    form[HOPPER_LIST_QUERIES] = l.list[n].query_block;
-    form[HOPPER_LIST_KEYS] = l.list[n].block;
-    form[HOPPER_LIST_LINES] = (l.list[n].heads ? HOPPER_LIST_HEADS : 0) |
-                              (l.list[n].batches ? HOPPER_LIST_BATCHES : 0);
-    form[HOPPER_LIST_TABLE] = l.list[n].table + 1;
-  }
+  hopper_put_list_knobs(&l, code);
 }
 
 static bool hopper_pair_write(const gpu_request *r, int32_t variant,

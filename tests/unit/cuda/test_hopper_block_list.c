@@ -1,0 +1,119 @@
+/* test_hopper_block_list.c - the Hopper kernel whose warpgroups walk lists of kept
+ * blocks, each its own. On a GPU of that kind each case is computed, compared with the
+ * oracle, and the kernel that took it is asserted; elsewhere the CPU computes it. */
+#include "tests/support/gpu.h"
+#include "tests/support/gpu_case.h"
+#include "tests/support/suite.h"
+#include <check.h>
+
+#define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
+#define F16(d) "heads 2; head_dim " #d "; dtype f16;"
+#define GROUPED(d) "heads 4 kv 2; head_dim " #d "; dtype bf16;"
+#define GATE "input gate : f32[B, H, nbq, nb];"
+#define TABLE "input kept : u8[H, nbq, nb]; keep from kept;"
+#define HASH(n) "keep hash(h, bi, bj, 1) % " #n " == 0;"
+#define BLOCKS(size, words) " block " size "; " words " branch { }"
+#define SEES(size, words, more) " block " size "; " words " branch { " more " }"
+
+static const int32_t lengths[4] = {400, 0, 77, 333};
+
+static const gpu_case cases[] = {
+    {P(BF16(64), BLOCKS("64", HASH(4))), 0, SHAPE(1, 1024, 1024, 0)},
+    {P(F16(64), BLOCKS("64", TABLE)), 0, SHAPE(2, 500, 500, 1)},
+    {P(GROUPED(128), BLOCKS("64", TABLE)), 0, SHAPE(1, 700, 700, 0)},
+    /* lists, some of them empty; a condition that is no table */
+    {P(BF16(64), BLOCKS("64", "input rows : i32[H, nbq + 1]; input cols : i32[H, *];"
+                              "keep from rows, cols;")), 0, SHAPE(1, 640, 640, 0)},
+    {P(BF16(32), BLOCKS("64", HASH(30))), 0, SHAPE(3, 1100, 1100, 0)},
+    {P(F16(96), BLOCKS("64", "input kept : u8[nbq, nb];"
+                             "keep kept[bi, bj] != 0 || bj == 0 || local(1);")), 0,
+     SHAPE(1, 777, 777, 0)},
+    {P("heads 3; head_dim 72 value 40; dtype f16;", BLOCKS("64", TABLE)), 0,
+     SHAPE(1, 450, 450, 1)},
+    {P(BF16(8), BLOCKS("64", HASH(3))), 0, SHAPE(2, 510, 510, 0)},
+    /* blocks of queries and of keys that differ, and of several units */
+    {P(BF16(64), BLOCKS("128, 64", TABLE)), 0, SHAPE(1, 600, 600, 0)},
+    {P(BF16(128), BLOCKS("64, 192", TABLE)), 0, SHAPE(1, 333, 777, 0)},
+    {P(F16(64), BLOCKS("192", HASH(2))), 0, SHAPE(2, 900, 900, 0)},
+    /* causality and windows */
+    {P(BF16(64), "causal;" BLOCKS("64", TABLE)), 0, SHAPE(1, 790, 790, 0)},
+    {P(GROUPED(128), "causal;" BLOCKS("64", HASH(2))), 0, SHAPE(2, 500, 500, 1)},
+    {P(F16(40), SEES("64", TABLE, "window 100, 30;")), 0, SHAPE(1, 750, 750, 0)},
+    {P(BF16(64), SEES("64, 320", HASH(2), "window 333, 0;")), 0, SHAPE(1, 900, 900, 0)},
+    {P(BF16(128), "causal;" SEES("192", TABLE, "window 250, 0;")), 0,
+     SHAPE(1, 800, 800, 0)},
+    /* fewer queries than keys, which begin inside a block; and more */
+    {P(BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 100, 520, 0)},
+    {P(F16(32), "causal;" BLOCKS("64", TABLE)), 0, SHAPE(2, 130, 777, 0)},
+    {P(BF16(64), "causal;" BLOCKS("64", HASH(2))), 0, SHAPE(1, 500, 300, 0)},
+    /* blocks that queries choose */
+    {P(BF16(64), GATE BLOCKS("64", "keep top 2 by gate;")), 0, SHAPE(1, 600, 600, 0)},
+    {P(GROUPED(64), "causal;" GATE BLOCKS("64", "keep top 3 by gate; shared kv;")), 0,
+     SHAPE(2, 520, 520, 0)},
+    {P(F16(128), GATE BLOCKS("64", "keep bj == 0; keep mass 0.6, 2 by gate;")), 0,
+     SHAPE(1, 700, 700, 0)},
+    /* batch rows of fewer keys, some with rows before the first key */
+    {P(BF16(64), BLOCKS("64", TABLE)), 0,
+     {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
+    {P(F16(32), "causal;" BLOCKS("64", HASH(2))), 0,
+     {.batch = 4, .queries = 70, .keys = 730, .seed = 7, .lengths = lengths}},
+    {P(BF16(64), GATE BLOCKS("64", "keep top 2 by gate;")), 0,
+     {.batch = 4, .queries = 300, .keys = 430, .seed = 7, .lengths = lengths}},
+    /* values that are not finite; a scale of the call; dropout in calls that train */
+    {P(BF16(64), BLOCKS("64", TABLE)), 0, BAD(1, 512, 512, 0)},
+    {P(F16(128), "causal;" BLOCKS("64", HASH(2))), 0, BAD(2, 450, 450, 1)},
+    {P("scale runtime; " BF16(64), BLOCKS("64", TABLE)), 0,
+     {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = 0.4}},
+    {P("dropout 0.2; " BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+};
+
+/* Patterns and calls that other kernels take. */
+static const gpu_case left_cases[] = {
+    {P("heads 2; head_dim 64; dtype f32;", BLOCKS("64", TABLE)), 0,
+     SHAPE(1, 512, 512, 0)},
+    {P(BF16(192), BLOCKS("64", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+    {P(BF16(20), BLOCKS("64", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+    {P(BF16(64), BLOCKS("32", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+    {P(BF16(64), BLOCKS("128", TABLE)), 0, SHAPE(1, 512, 512, 0)}, /* fill tiles */
+    {P(BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 512, 512, GUARD_BACKWARD)},
+    {P(BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 40, 512, 0)},
+    {P(BF16(64), BLOCKS("64", TABLE " mask j % 3 > 0;")), 0, SHAPE(1, 512, 512, 0)},
+    {P(BF16(64), BLOCKS("64", TABLE " score s + 0.1 * (j - i);")), 0,
+     SHAPE(1, 512, 512, 0)},
+    {P(BF16(64), BLOCKS("64", TABLE " sink 0.5;")), 0, SHAPE(1, 512, 512, 0)},
+    {P(BF16(64), SEES("64", TABLE, "segment 256;")), 0, SHAPE(1, 512, 512, 0)},
+    {P(BF16(64), BLOCKS("64", TABLE) " branch { window 9, 9; }"), 0,
+     SHAPE(1, 512, 512, 0)},
+    {P("scale runtime; " BF16(64), BLOCKS("64", TABLE)), 0,
+     {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = -0.4}},
+    {P("dropout 0.2; " BF16(64), BLOCKS("64", TABLE)), 0,
+     {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .train = true,
+      .dropout_seed = 5}},
+};
+
+enum {
+  CASES = sizeof cases / sizeof *cases,
+  LEFT = sizeof left_cases / sizeof *left_cases
+};
+
+START_TEST(computed) {
+  if (gpu_leaves_case("computed", _i)) return;
+  gpu_case_compute(&cases[_i], (page_layout){0}, "hopper lists", "general");
+}
+END_TEST
+
+START_TEST(left_to_others) {
+  if (gpu_leaves_case("left to others", _i)) return;
+  gpu_case_compute(&left_cases[_i], (page_layout){0}, NULL, "hopper lists");
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("hopper_block_list");
+  TCase *tests = tcase_create("cases");
+  tcase_set_timeout(tests, 240);
+  tcase_add_loop_test(tests, computed, 0, CASES);
+  tcase_add_loop_test(tests, left_to_others, 0, LEFT);
+  suite_add_tcase(suite, tests);
+  return suite_run(suite, CK_FORK_GETENV);
+}
