@@ -43,7 +43,7 @@ DEVICE bool find_tile(const block_list_launch &run, u32 index, listed_tile &t) {
   row_keys top = keys_of(t.position, t.keys);
   row_keys bottom = keys_of(t.position + BLOCK_LIST_ROWS - 1, t.keys);
   t.low = top.low;
-  t.high = t.position < 0 ? 0 : bottom.high;
+  t.high = bottom.high;
   t.full_low = bottom.low;
   t.full_high = top.high;
   return t.row < run.of.N && t.row > -BLOCK_LIST_ROWS;
@@ -58,7 +58,7 @@ struct list_view {
 };
 DEVICE list_view list_of(const block_list_launch &run, const listed_tile &t) {
   const hopper_block_list &from = run.list;
-  int row = t.position / QUERY_BLOCK - from.low;
+  int row = dil_div(t.position, QUERY_BLOCK) - from.low;
   return {from.bits + t.line / HEADS * from.batch + t.line % HEADS * from.head +
               (long long)row * from.words,
           t.low / KEY_BLOCK, (t.high - 1) / KEY_BLOCK};

@@ -46,6 +46,10 @@ static const gpu_case cases[] = {
     {P(BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 100, 520, 0)},
     {P(F16(32), "causal;" BLOCKS("64", TABLE)), 0, SHAPE(2, 130, 777, 0)},
     {P(BF16(64), "causal;" BLOCKS("64", HASH(2))), 0, SHAPE(1, 500, 300, 0)},
+    /* rows before the first key see keys, too, where no window hides them */
+    {P(GROUPED(128), BLOCKS("64", HASH(2))), 0, SHAPE(1, 230, 170, 0)},
+    {P(F16(64), BLOCKS("192, 64", HASH(2))), 0,
+     {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
     /* blocks that queries choose */
     {P(BF16(64), GATE BLOCKS("64", "keep top 2 by gate;")), 0, SHAPE(1, 600, 600, 0)},
     {P(GROUPED(64), "causal;" GATE BLOCKS("64", "keep top 3 by gate; shared kv;")), 0,
