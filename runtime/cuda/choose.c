@@ -9,24 +9,32 @@
 
 enum { CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32 };
 
+/* Thread blocks of dil_choose_means: those of keys, then those of queries. */
+static int64_t choose_mean_blocks(const cuda_run *r, int32_t choice,
+                                  const dil_choose_params *p, bool means) {
+  const dil_choice *c = &r->table->choices[choice];
+  int64_t keys = means ? r->B * r->table->kv_heads * p->width : 0;
+  int64_t queries = p->query_means ? r->B * r->table->heads * p->queries : 0;
+  return (keys * DIL_MEAN_WARPS(c->block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS +
+         (queries * DIL_MEAN_WARPS(c->query_block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS;
+}
+
 static dil_status choose_one(const cuda_run *r, int32_t choice,
                              const dil_params *of, char *memory,
                              const cuda_code *code) {
   const dil_table *t = r->table;
   dil_choose_params p = cuda_choose_sizes(r, choice);
   cuda_choose_layout at = cuda_choose_lay_out(r, &p);
-  int64_t means = at.list ? r->B * t->kv_heads * p.width : 0;
-  means *= DIL_MEAN_WARPS(t->choices[choice].block);
-  int64_t parts =
-      maximum((p.queries + DIL_CHOOSE_THREADS - 1) / DIL_CHOOSE_THREADS, 1);
+  int64_t parts = maximum((p.queries + p.joined - 1) / p.joined, 1);
   p.of = *of;
   p.means = (float *)memory;
+  if (at.list > at.query_means) p.query_means = (float *)(memory + at.query_means);
   p.list = (int *)(memory + at.list);
   p.length = (int *)(memory + at.length);
   p.own = memory + at.own;
   dil_status status =
       cuda_launch(r, code, GENERAL_CHOOSE_MEANS,
-                  (means + CHOOSE_WARPS - 1) / CHOOSE_WARPS, DIL_CHOOSE_THREADS,
+                  choose_mean_blocks(r, choice, &p, at.list > 0), DIL_CHOOSE_THREADS,
                   CHOOSE_WARPS * DIL_CHOOSE_DEPTH(t->head_dim) * (int32_t)sizeof(float),
                   &p);
   if (!status)

@@ -82,9 +82,29 @@ DIL_INLINE double block_scan(double x) {
   return CHOOSING.sum[self];
 }
 
-#include "templates/general/choose_means.cuh"
+/* ---- rows of queries and of keys ------------------------------------------- */
 
-/* ---- estimates ----------------------------------------------------------- */
+/* The position of place `place` where positions are counted block by block: the
+ * place itself, but where blocks are of cells, which divide the grid. */
+DIL_INLINE int position_of(const dil_params &p, const dil_choice_row &c,
+                           int place) {
+  if (!CHOICES_CELLS || !c.cell[0]) return place;
+  int block = place / c.block, inside = place % c.block;
+  int position = 0, stride = 1, plane = 1;
+#pragma unroll
+  for (int a = 0; a < 3; a++)
+    if (c.extent[a]) plane *= c.extent[a];
+#pragma unroll
+  for (int a = 2; a >= 0; a--) {
+    int extent = c.extent[a] ? c.extent[a] : p.M / plane, size = c.cell[a];
+    int blocks = dil_max(extent / size, 1);
+    position += (block % blocks * size + inside % size) * stride;
+    block /= blocks;
+    inside /= size;
+    stride *= extent;
+  }
+  return position;
+}
 
 /* A block of queries: its rows, which exist from `first` to `last`. */
 struct choose_place {
@@ -107,14 +127,13 @@ DIL_INLINE const element *query_at(const dil_params &p, const dil_choice_row &c,
          (t - (at.M - p.N)) * p.q_stride[1];
 }
 
-/* Rows that meet key blocks at once, and blocks of queries that bring them. */
+#include "templates/general/choose_means.cuh"
+
+/* ---- estimates ----------------------------------------------------------- */
+
+/* Rows that meet key blocks at once. */
 DIL_INLINE int rows_at_once(const dil_choice_row &c) {
   return is_tall(c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
-}
-
-DIL_INLINE int strip_of(const dil_choice_row &c) {
-  return DIL_CHOOSE_STRIP(c.query_block, c.estimate == DIL_ESTIMATE_EACH,
-                          rows_at_once(c));
 }
 
 /* Rows `from` and those behind it of a strip that begins with block `first`. */
@@ -128,10 +147,14 @@ DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
     choose_place at = place_of(p, c, b, first + row / per);
     int t = at.bi * c.query_block + row % per, last = t;
     if (c.estimate == DIL_ESTIMATE_MEAN) t = at.first, last = at.last;
-    bool there = row / per < strip_of(c) && at.bi < p.queries &&
+    bool there = row / per < p.strip && at.bi < p.queries &&
                  t >= at.first && t <= at.last;
     float sum = 0;
     int count = there ? last - t + 1 : 0;
+    if (there && p.query_means) {
+      sum = query_mean(p, b, h, at.bi)[d];
+      count = 0;
+    }
 #pragma unroll 4
     for (int k = 0; k < count && d < HEAD_DIM; k++)
       sum += widen(query_at(p.of, c, at, t + k, h)[d]);
@@ -161,20 +184,28 @@ DIL_INLINE float not_a_number() { return __uint_as_float(0x7fffffffu); }
  * of them and of these. */
 DIL_INLINE void meet_block(const dil_choose_params &p, const float *means, int per,
                            int from, int bj, float *estimate) {
-  float sum[DIL_CHOOSE_ROWS] = {};
+  enum { STEP = 8 }; /* numbers of means that are read ahead */
+  float sum[DIL_CHOOSE_ROWS] = {}, mean[STEP], next[STEP];
+#pragma unroll
+  for (int k = 0; k < STEP; k++) next[k] = means[(long long)k * p.width + bj];
 #pragma unroll 1
-  for (int d = 0; d < MEAN_DEPTH; d += 4) {
-    float mean[4];
+  for (int d = 0; d < MEAN_DEPTH; d += STEP) {
+    int ahead = d + STEP < MEAN_DEPTH ? d + STEP : d;
 #pragma unroll
-    for (int k = 0; k < 4; k++) mean[k] = means[(long long)(d + k) * p.width + bj];
-#pragma unroll
-    for (int n = 0; n < DIL_CHOOSE_ROWS; n++) {
-      float4 q = *(const float4 *)(query_row(n) + d);
-      sum[n] = fmaf(q.x, mean[0], sum[n]);
-      sum[n] = fmaf(q.y, mean[1], sum[n]);
-      sum[n] = fmaf(q.z, mean[2], sum[n]);
-      sum[n] = fmaf(q.w, mean[3], sum[n]);
+    for (int k = 0; k < STEP; k++) {
+      mean[k] = next[k];
+      next[k] = means[(long long)(ahead + k) * p.width + bj];
     }
+#pragma unroll
+    for (int n = 0; n < DIL_CHOOSE_ROWS; n++)
+#pragma unroll
+      for (int k = 0; k < STEP; k += 4) {
+        float4 q = *(const float4 *)(query_row(n) + d + k);
+        sum[n] = fmaf(q.x, mean[k], sum[n]);
+        sum[n] = fmaf(q.y, mean[k + 1], sum[n]);
+        sum[n] = fmaf(q.z, mean[k + 2], sum[n]);
+        sum[n] = fmaf(q.w, mean[k + 3], sum[n]);
+      }
   }
 #pragma unroll
   for (int n = 0; n < DIL_CHOOSE_ROWS; n++) {
@@ -188,7 +219,7 @@ DIL_INLINE void meet_block(const dil_choose_params &p, const float *means, int p
  * stay NaN. Other threads may read them after a barrier. */
 DIL_INLINE void estimate_head(const dil_choose_params &p, const dil_choice_row &c,
                               int b, int h, int first, float *estimate) {
-  int per = rows_of_block(c), blocks = strip_of(c);
+  int per = rows_of_block(c), blocks = p.strip;
   const float *means = mean_at(p, c, b, h / (HEADS / KV_HEADS), 0, 0);
   for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
     for (int k = 0; k < blocks; k++)
@@ -220,7 +251,7 @@ DIL_INLINE void read_head(const dil_choose_params &p, const dil_choice_row &c,
   const float *from = (const float *)g.data;
   if (rank > 3) from += b * g.stride[rank - 4];
   if (rank > 2) from += h * g.stride[rank - 3];
-  for (int k = 0; k < strip_of(c) && first + k < p.queries; k++)
+  for (int k = 0; k < p.strip && first + k < p.queries; k++)
     for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
       estimate[(long long)k * p.width + bj] =
           from[(first + k) * g.stride[rank - 2] + bj * g.stride[rank - 1]];
@@ -249,7 +280,7 @@ DIL_INLINE const float *estimate_group(const dil_choose_params &p,
     estimate_one(p, c, b, h, first, estimate);
     if (c.group == 1) return estimate;
     for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-      for (int k = 0; k < strip_of(c); k++) {
+      for (int k = 0; k < p.strip; k++) {
         long long at = (long long)k * p.width + bj;
         total[at] = begun ? __fadd_rn(total[at], estimate[at]) : estimate[at];
       }
@@ -332,10 +363,10 @@ DIL_INLINE void choose_strip_by_lanes(const dil_choose_params &p,
   int lanes = lanes_of_keys<OWN_KEYS>(p.keys), each = DIL_CHOOSE_THREADS / lanes;
   __syncthreads();
 #pragma unroll 1
-  for (int from = 0; from < strip_of(c); from += each) {
+  for (int from = 0; from < p.strip; from += each) {
     int k = from + threadIdx.x / lanes;
-    if (from + (int)(threadIdx.x & ~31) / lanes >= strip_of(c)) break;
-    bool there = k < strip_of(c) && first + k < p.queries;
+    if (from + (int)(threadIdx.x & ~31) / lanes >= p.strip) break;
+    bool there = k < p.strip && first + k < p.queries;
     choose_by_lanes<OWN_KEYS>(p, c, b, group, first + k, lanes,
                           sum + (long long)k * p.width, there);
   }
@@ -344,7 +375,7 @@ DIL_INLINE void choose_strip_by_lanes(const dil_choose_params &p,
 
 DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c,
                              long long item) {
-  int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;
+  int strip = p.strip, strips = (p.queries + strip - 1) / strip;
   int groups = HEADS / c.group, first = (int)(item % strips) * strip;
   int group = (int)(item / strips % groups), b = (int)(item / strips / groups);
   float *estimate = (float *)(p.own + blockIdx.x * p.own_bytes);
@@ -352,9 +383,9 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
   const float *sum = estimate_group(p, c, b, group, first, estimate, total);
   if (lanes_choose(p, c)) {
-    if (p.keys <= 32 * FEW_EACH)
-      choose_strip_by_lanes<FEW_EACH>(p, c, b, group, first, sum);
-    else choose_strip_by_lanes<MOST_EACH>(p, c, b, group, first, sum);
+    if (p.keys <= 32 * DIL_CHOOSE_FEW)
+      choose_strip_by_lanes<DIL_CHOOSE_FEW>(p, c, b, group, first, sum);
+    else choose_strip_by_lanes<DIL_CHOOSE_MOST>(p, c, b, group, first, sum);
     return;
   }
 #pragma unroll 1
@@ -366,19 +397,20 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
 extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 4)
     dil_choose(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = dil_choices[p.choice];
-  int strip = strip_of(c), strips = (p.queries + strip - 1) / strip;
+  int strip = p.strip, strips = (p.queries + strip - 1) / strip;
   long long items = (long long)p.of.batches * (HEADS / c.group) * strips;
 #pragma unroll 1
   for (long long item = blockIdx.x; item < items; item += gridDim.x)
     choose_strip(p, c, item);
 }
 
-/* A thread block moves the lists of so many query blocks as it has threads. */
+/* A thread block moves the lists of `joined` query blocks, as many as it has threads at
+ * most. */
 extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
     dil_choose_join(const __grid_constant__ dil_choose_params p) {
-  int parts = dil_max((p.queries - 1) / DIL_CHOOSE_THREADS + 1, 1);
-  int line = blockIdx.x / parts, part = blockIdx.x % parts;
-  int first = part * DIL_CHOOSE_THREADS, bi = first + threadIdx.x, before = 0;
+  int parts = dil_max((p.queries - 1) / p.joined + 1, 1);
+  int line = blockIdx.x / parts, part = blockIdx.x % parts, before = 0;
+  int first = part * p.joined, bi = first + threadIdx.x;
   const int *length = p.length + (long long)line * p.queries;
   const int *list = p.list + (long long)line * p.queries * p.room;
   int made = dil_choices[p.choice].rows;
@@ -388,15 +420,16 @@ extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
   for (int k = threadIdx.x; k < first; k += DIL_CHOOSE_THREADS)
     before += length[k];
   before = block_sum(before);
-  int own = bi < p.queries ? length[bi] : 0;
+  bool there = threadIdx.x < p.joined && bi < p.queries;
+  int own = there ? length[bi] : 0;
   int end = before + (int)block_scan(own);
   CHOOSING.start[threadIdx.x] = end - own;
-  if (bi < p.queries) rows[bi + 1] = end;
+  if (there) rows[bi + 1] = end;
   if (bi == 0) rows[0] = 0;
   long long all = before + (long long)CHOOSING.sum[DIL_CHOOSE_THREADS - 1];
   __syncthreads();
 #pragma unroll 1
-  for (int k = threadIdx.x / 32; k < DIL_CHOOSE_THREADS && first + k < p.queries;
+  for (int k = threadIdx.x / 32; k < p.joined && first + k < p.queries;
        k += CHOOSE_WARPS)
     for (int e = threadIdx.x & 31; e < length[first + k]; e += 32)
       cols[CHOOSING.start[k] + e] = list[(long long)(first + k) * p.room + e];

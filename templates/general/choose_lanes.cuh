@@ -6,13 +6,10 @@
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 
-/* OWN_KEYS, of up to 32 FEW_EACH key blocks, and of more. */
-enum { FEW_EACH = 8, MOST_EACH = 32 };
-
 /* Whether lanes choose: not by `keep mass`, which sorts, and where warps have several
  * blocks of queries. */
 DIL_INLINE bool lanes_choose(const dil_choose_params &p, const dil_choice_row &c) {
-  return p.keys <= 32 * MOST_EACH && !(c.share > 0) && strip_of(c) >= CHOOSE_WARPS;
+  return p.keys <= 32 * DIL_CHOOSE_MOST && !(c.share > 0) && p.strip >= CHOOSE_WARPS;
 }
 
 /* Lanes that have all key blocks: a power of 2. */
@@ -24,6 +21,7 @@ template <int OWN_KEYS> DIL_INLINE int lanes_of_keys(int keys) {
 
 /* The sum over the lanes of a block of queries, and over those before this one. */
 DIL_INLINE int sum_lanes(int x, int lanes) {
+  if (lanes == 32) return __reduce_add_sync(0xffffffffu, x);
 #pragma unroll 1
   for (int away = 1; away < lanes; away *= 2)
     x += __shfl_xor_sync(0xffffffffu, x, away);
@@ -45,12 +43,39 @@ struct lane_blocks {
   unsigned always, scored;
 };
 
+/* Bits of the numbers from..to among those that follow `first`. */
+DIL_INLINE unsigned bits_between(int first, int from, int to) {
+  from = dil_max(from - first, 0);
+  to = dil_min(to - first, 31);
+  return from > to ? 0 : 0xffffffffu << from & 0xffffffffu >> (31 - to);
+}
+
+/* Where a window alone decides, candidates are neighbours, and so are diagonal ones. */
+DIL_INLINE lane_blocks find_neighbours(const dil_choice_row &c, const choose_place &at,
+                                       int first) {
+  if (at.first > at.last) return {0, 0};
+  int low = c.left == DIL_FAR ? 0 : dil_max(at.first - c.left, 0) / c.block;
+  int last = at.M - 1;
+  if (c.right < last) last = dil_min(last, at.last + c.right);
+  unsigned seen = last < 0 ? 0 : bits_between(first, low, last / c.block);
+  unsigned diagonal = 0;
+  if (c.right <= 0)
+    diagonal = seen & bits_between(first, at.bi * c.query_block / c.block,
+                                   ((at.bi + 1) * c.query_block - 1) / c.block);
+  return {diagonal, seen & ~diagonal};
+}
+
 template <int OWN_KEYS>
 DIL_INLINE lane_blocks find_candidates(const dil_choose_params &p,
                                        const dil_choice_row &c, int b, int group,
                                        int bi, int first) {
   choose_place at = place_of(p, c, b, bi);
   lane_blocks own = {0, 0};
+  unsigned mine = 0xffffffffu >> (32 - OWN_KEYS);
+  if (CHOICES_PLAIN) {
+    own = find_neighbours(c, at, first);
+    return {own.always & mine, own.scored & mine};
+  }
 #pragma unroll 1
   for (int r = 0; r < OWN_KEYS && first + r < p.keys; r++) {
     if (!is_candidate(p, c, at, group, first + r)) continue;

@@ -30,79 +30,149 @@ DIL_INLINE float *mean_at(const dil_choose_params &p, const dil_choice_row &c,
                                : (head * MEAN_DEPTH + d) * p.width + block);
 }
 
-/* The position of place `place` where positions are counted block by block: the
- * place itself, but where blocks are of cells, which divide the grid. */
-DIL_INLINE int position_of(const dil_params &p, const dil_choice_row &c,
-                           int place) {
-  if (!CHOICES_CELLS || !c.cell[0]) return place;
-  int block = place / c.block, inside = place % c.block;
-  int position = 0, stride = 1, plane = 1;
+/* ---- sums of rows ---------------------------------------------------------- */
+
+/* Some lanes add up rows, 16 bytes of each row a lane; a warp has as many rows at once
+ * as it has such groups of lanes. */
+enum {
+  MEAN_UNIT = 16 / ELEMENT_BYTES, /* numbers of a lane that stand side by side */
+  MEAN_UNITS = MEAN_DEPTH / MEAN_UNIT,
+  MEAN_LANES = DIL_MEAN_LANES(MEAN_UNITS),
+  MEAN_SLOTS = (MEAN_UNITS + 31) / 32, /* such units of a lane */
+  MEAN_ROWS = 32 / MEAN_LANES,
+  MEAN_SOME = 4 /* rows of a lane that are in flight */
+};
+typedef float mean_sums[MEAN_SLOTS][MEAN_UNIT];
+
+/* Adds units of some rows, 16 bytes at once where all rows are `whole` units. Loads of
+ * all these rows are started together. at(j) is a row, or NULL. */
+template <class At>
+DIL_INLINE void add_units(int j, int end, int apart, int unit, bool whole, At at,
+                          float (&sum)[MEAN_UNIT]) {
+  uint4 x[MEAN_SOME];
+  int first = unit * MEAN_UNIT;
 #pragma unroll
-  for (int a = 0; a < 3; a++)
-    if (c.extent[a]) plane *= c.extent[a];
+  for (int n = 0; n < MEAN_SOME; n++) {
+    int row = j + n * apart;
+    const element *from = row < end && first < HEAD_DIM ? at(row) : nullptr;
+    x[n] = make_uint4(0, 0, 0, 0);
+    if (from && whole) x[n] = *(const uint4 *)(from + first);
+    else if (from)
 #pragma unroll
-  for (int a = 2; a >= 0; a--) {
-    int extent = c.extent[a] ? c.extent[a] : p.M / plane, size = c.cell[a];
-    int blocks = dil_max(extent / size, 1);
-    position += (block % blocks * size + inside % size) * stride;
-    block /= blocks;
-    inside /= size;
-    stride *= extent;
+      for (int k = 0; k < MEAN_UNIT; k++)
+        if (first + k < HEAD_DIM) ((element *)&x[n])[k] = from[first + k];
   }
-  return position;
+#pragma unroll
+  for (int n = 0; n < MEAN_SOME; n++)
+#pragma unroll
+    for (int k = 0; k < MEAN_UNIT; k++) sum[k] += widen(((const element *)&x[n])[k]);
 }
 
-enum { MEAN_SLOTS = (MEAN_DEPTH + 31) / 32 }; /* numbers of a lane */
-
-/* The sums over every `apart`th key of a block. */
-DIL_INLINE void add_keys(const dil_choose_params &p, const dil_choice_row &c, int b,
-                         int kv, int first, int end, int apart,
-                         float (&sum)[MEAN_SLOTS]) {
+/* The sums over every `apart`th row of first..end-1, of the groups of a warp together. */
+template <class At>
+DIL_INLINE void add_rows(int first, int end, int apart, bool whole, At at,
+                         mean_sums &sum) {
+  int lane = threadIdx.x & 31, unit = lane % MEAN_LANES, step = apart * MEAN_ROWS;
 #pragma unroll
-  for (int k = 0; k < MEAN_SLOTS; k++) sum[k] = 0;
-#pragma unroll 2
-  for (int j = first; j < end; j += apart) {
-    const element *row = key_row(p.of, b, position_of(p.of, c, j), kv);
-    if (!row) continue;
+  for (int k = 0; k < MEAN_SLOTS; k++) {
 #pragma unroll
-    for (int k = 0; k < MEAN_SLOTS; k++) {
-      int d = (threadIdx.x & 31) + 32 * k;
-      if (d < HEAD_DIM) sum[k] += widen(row[d]);
-    }
+    for (int e = 0; e < MEAN_UNIT; e++) sum[k][e] = 0;
+#pragma unroll 1
+    for (int j = first * MEAN_ROWS + lane / MEAN_LANES; j < end; j += MEAN_SOME * step)
+      add_units(j, end, step, unit + 32 * k, whole, at, sum[k]);
   }
+#pragma unroll
+  for (int away = MEAN_LANES; away < 32; away *= 2)
+#pragma unroll
+    for (int e = 0; e < MEAN_SLOTS * MEAN_UNIT; e++)
+      sum[e / MEAN_UNIT][e % MEAN_UNIT] += __shfl_xor_sync(
+          0xffffffffu, sum[e / MEAN_UNIT][e % MEAN_UNIT], away);
 }
 
-/* Several warps add up a block of many keys. Zeros stand where a block has no rows,
- * and behind the numbers of a mean. */
+/* ---- blocks ---------------------------------------------------------------- */
+
+/* The rows of one block, and where number d of their mean goes: to[d * apart]. */
+struct mean_block {
+  int b, head, first, end; /* places of rows; of queries, or of keys */
+  float *to;               /* NULL: there is none */
+  long long apart;
+};
+
+DIL_INLINE mean_block key_block(const dil_choose_params &p, const dil_choice_row &c,
+                                long long number) {
+  if (number >= (long long)p.of.batches * KV_HEADS * p.width) return {};
+  int block = (int)(number % p.width), kv = (int)(number / p.width % KV_HEADS);
+  int b = (int)(number / p.width / KV_HEADS), first = block * c.block;
+  float *to = mean_at(p, c, b, kv, block, 0);
+  return {b, kv, first, dil_min(first + c.block, batch_keys(p.of, b)), to,
+          mean_at(p, c, b, kv, block, 1) - to};
+}
+
+DIL_INLINE float *query_mean(const dil_choose_params &p, int b, int h, int bi) {
+  long long line = ((long long)b * HEADS + h) * p.queries + bi;
+  return p.query_means + line * MEAN_DEPTH;
+}
+
+DIL_INLINE mean_block query_block(const dil_choose_params &p, const dil_choice_row &c,
+                                  long long number) {
+  if (number >= (long long)p.of.batches * HEADS * p.queries) return {};
+  int bi = (int)(number % p.queries), h = (int)(number / p.queries % HEADS);
+  choose_place at = place_of(p, c, (int)(number / p.queries / HEADS), bi);
+  return {at.b, h, at.first, at.last + 1, query_mean(p, at.b, h, bi), 1};
+}
+
+/* One of the warps that add up a block. */
+DIL_INLINE void add_block(const dil_choose_params &p, const dil_choice_row &c,
+                          const mean_block &m, bool queries, int warp, int warps,
+                          mean_sums &sum) {
+  if (queries) {
+    choose_place at = {m.b, 0, 0, 0, batch_keys(p.of, m.b)};
+    bool whole = p.of.flags & DIL_WHOLE_Q;
+    int first = m.first;
+    add_rows(warp, m.end - first, warps, whole, [&](int j) {
+      return query_at(p.of, c, at, first + j, m.head);
+    }, sum);
+    return;
+  }
+  int first = m.first;
+  add_rows(warp, m.end - first, warps, p.of.flags & DIL_WHOLE_K, [&](int j) {
+    return key_row(p.of, m.b, position_of(p.of, c, first + j), m.head);
+  }, sum);
+}
+
+/* Several warps add up a block of many rows. Zeros stand where a block has no rows,
+ * and behind the numbers of a mean. Thread blocks of key blocks come first, then those
+ * of query blocks, if they have means of their own. */
 extern "C" __global__ void
 dil_choose_means(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = dil_choices[p.choice];
   float(*part)[MEAN_DEPTH] = (float(*)[MEAN_DEPTH])shared; /* of each warp */
-  int warp = threadIdx.x / 32, warps = DIL_MEAN_WARPS(c.block);
-  long long number = ((long long)blockIdx.x * CHOOSE_WARPS + warp) / warps;
-  bool there = number < (long long)p.of.batches * KV_HEADS * p.width;
-  int block = (int)(number % p.width);
-  int kv = (int)(number / p.width % KV_HEADS);
-  int b = there ? (int)(number / p.width / KV_HEADS) : 0;
-  int first = block * c.block, end = dil_min(first + c.block, batch_keys(p.of, b));
-  float sum[MEAN_SLOTS];
-  if (there) add_keys(p, c, b, kv, first + warp % warps, end, warps, sum);
+  long long keys = (long long)p.of.batches * KV_HEADS * p.width;
+  long long before = (keys * DIL_MEAN_WARPS(c.block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS;
+  bool queries = blockIdx.x >= before;
+  int warps = DIL_MEAN_WARPS(queries ? c.query_block : c.block);
+  int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  long long number = (blockIdx.x - (queries ? before : 0)) * CHOOSE_WARPS + warp;
+  mean_block m = queries ? query_block(p, c, number / warps)
+                         : key_block(p, c, number / warps);
+  mean_sums sum;
+  if (m.to) add_block(p, c, m, queries, warp % warps, warps, sum);
 #pragma unroll
-  for (int k = 0; k < MEAN_SLOTS; k++) {
-    int d = (threadIdx.x & 31) + 32 * k;
-    if (there && d < MEAN_DEPTH) part[warp][d] = sum[k];
-  }
+  for (int k = 0; k < MEAN_SLOTS; k++)
+#pragma unroll
+    for (int e = 0; e < MEAN_UNIT; e++) {
+      int d = (lane + 32 * k) * MEAN_UNIT + e;
+      if (m.to && lane < MEAN_LANES && d < MEAN_DEPTH) part[warp][d] = sum[k][e];
+    }
   __syncthreads();
-  if (!there || warp % warps) return;
-#pragma unroll
-  for (int k = 0; k < MEAN_SLOTS; k++) {
-    int d = (threadIdx.x & 31) + 32 * k;
-    if (d >= MEAN_DEPTH) continue;
-    float all = sum[k];
+  if (!m.to || warp % warps) return;
+#pragma unroll 1
+  for (int d = lane; d < MEAN_DEPTH; d += 32) {
+    float all = part[warp][d];
 #pragma unroll 1
     for (int w = 1; w < warps; w++) all += part[warp + w][d];
-    if (end > first) all = __fdiv_rn(all, (float)(end - first));
-    *mean_at(p, c, b, kv, block, d) = all;
+    if (m.end > m.first) all = __fdiv_rn(all, (float)(m.end - m.first));
+    m.to[d * m.apart] = all;
   }
 }
 

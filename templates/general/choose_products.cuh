@@ -30,7 +30,7 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
     int row = from + n, block = row / per;
     choose_place at = place_of(p, c, b, first + block);
     int t = at.bi * c.query_block + row % per;
-    bool there = block < strip_of(c) && at.bi < p.queries && t >= at.first &&
+    bool there = block < p.strip && at.bi < p.queries && t >= at.first &&
                  t <= at.last;
     const element *source = there ? query_at(p.of, c, at, t, h) : nullptr;
 #pragma unroll 4
@@ -146,7 +146,7 @@ DIL_INLINE void raise_estimate(const dil_choose_params &p, int bj, float best,
 DIL_INLINE void store_products(const dil_choose_params &p, const dil_choice_row &c,
                                int from, int first_key, const product_sums &sum,
                                float *estimate) {
-  int per = rows_of_block(c), end_row = strip_of(c) * per;
+  int per = rows_of_block(c), end_row = p.strip * per;
   int lane = threadIdx.x & 31, row = lane % 4 * 2;
 #pragma unroll
   for (int e = 0; e < KEY_TILES * 2; e++) {

@@ -113,6 +113,7 @@ typedef struct dil_choose_params {
   /* Of key blocks, [batches][KV_HEADS][depth][width], and for matrix products
    * [batches][KV_HEADS][width][depth]; depth is DIL_CHOOSE_DEPTH of HEAD_DIM. */
   float *means;
+  float *query_means; /* of query blocks, [batches][HEADS][queries][depth]; or NULL */
   int *list, *length; /* [batches][HEADS][queries][room], without the last */
   char *own;          /* a thread block's rooms: own_bytes each */
   long long own_bytes;
@@ -121,19 +122,26 @@ typedef struct dil_choose_params {
   int width;          /* keys, rounded up */
   int sorted;         /* of `keep mass`: the power of 2 that holds them */
   int room;
+  int strip;          /* blocks of queries that a thread block takes together */
+  int joined;         /* the same of dil_choose_join */
 } dil_choose_params;
 
 enum {
   DIL_CHOOSE_THREADS = 256,
-  DIL_CHOOSE_ROWS = 16, /* rows of queries that meet key blocks at once */
+  DIL_CHOOSE_ROWS = 8, /* rows of queries that meet key blocks at once */
   DIL_CHOOSE_TALL = 64, /* the same by matrix products */
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
-  DIL_CHOOSE_BYTES = 1856 /* of dil_choose_params, as above */
+  DIL_CHOOSE_BYTES = 1872 /* of dil_choose_params, as above */
 };
 
 /* Warps that add up a block of keys: a power of 2, 8 at most. */
 #define DIL_MEAN_WARPS(block)                                                \
   ((block) < 64 ? 1 : (block) < 128 ? 2 : (block) < 256 ? 4 : 8)
+
+/* Lanes that share a row of so many units, a power of 2. */
+#define DIL_MEAN_LANES(units)                                                \
+  ((units) <= 1 ? 1 : (units) <= 2 ? 2 : (units) <= 4 ? 4                    \
+   : (units) <= 8 ? 8 : (units) <= 16 ? 16 : 32)
 
 /* Whether each row of a block of queries meets the key blocks by matrix products:
  * 16-bit elements, which tf32 holds, and blocks that end where eight rows do. */
@@ -141,11 +149,9 @@ enum {
   ((each) && (element_bytes) == 2 &&                                         \
    ((query_block) == 1 || (query_block) % 8 == 0))
 
-/* Blocks of queries that one thread block takes together, in steps of `rows`. */
-#define DIL_CHOOSE_STRIP(query_block, each, rows)                            \
-  ((each) && (query_block) > 1                                               \
-       ? ((query_block) < (rows) ? (rows) / (query_block) : 1)               \
-       : (rows))
+/* Key blocks of a lane where some lanes choose for a block of queries
+ * (choose_lanes.cuh): few, or at most so many. */
+enum { DIL_CHOOSE_FEW = 8, DIL_CHOOSE_MOST = 32 };
 
 /* Numbers of a mean in memory, with zeros behind them; and of a row of queries in
  * shared memory, where lanes of several rows read at once without conflicts. */

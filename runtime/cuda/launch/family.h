@@ -118,7 +118,7 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
 /* choose_sizes.c: where the arrays of one choice stand behind each other, means of
  * key blocks first. */
 typedef struct cuda_choose_layout {
-  int64_t list, length, own, end;
+  int64_t query_means, list, length, own, end; /* query_means = list: none */
   int64_t blocks; /* thread blocks of dil_choose */
 } cuda_choose_layout;
 /* The sizes of a choice, without the call and without memory. */

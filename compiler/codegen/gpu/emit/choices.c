@@ -59,14 +59,23 @@ static void put_cells(source_text *s, const dil_table *t, const dil_choice *c) {
   put(s, "}");
 }
 
+/* Whether a window alone says which keys a row of any head may see. */
+static bool sees_by_window(const dil_table *t, const dil_branch *b) {
+  return b->segment == 0 && b->dilation == 1 && b->head_first == 0 &&
+         b->head_last + 1 == t->heads;
+}
+
 /* Templates leave out the code that no choice of the plan needs. */
 static void put_kinds(source_text *s, const dil_table *t) {
-  bool each = false, cells = false;
+  bool each = false, cells = false, plain = true;
   for (int32_t k = 0; k < t->choice_count; k++) {
-    each |= t->choices[k].estimate == DIL_ESTIMATE_EACH;
-    cells |= t->inputs[t->choices[k].rows].cell[0] > 0;
+    const dil_choice *c = &t->choices[k];
+    each |= c->estimate == DIL_ESTIMATE_EACH;
+    cells |= t->inputs[c->rows].cell[0] > 0;
+    plain = plain && c->alone && sees_by_window(t, &t->branches[c->branch]);
   }
   put(s, "#define CHOICES_EACH %d\n#define CHOICES_CELLS %d\n", each, cells);
+  put(s, "#define CHOICES_PLAIN %d\n", plain && !cells);
 }
 
 void put_choices(source_text *s, const plan *p) {
