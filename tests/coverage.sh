@@ -20,9 +20,9 @@ compiler/exchange/exchange_cost.c cli/test_cli.sh cli/ring_examples.sh
 compiler/exchange/exchange_gradients.c cli/cli_backward.sh
 compiler/library/library_header.c cli/build.sh
 runtime/stream/stream_bound.c cli/cli_stream.sh
-compiler/codegen/gpu nvrtc emulated cli/emulator.sh gpu/gpu.sh
+compiler/codegen/gpu nvrtc hopper_gate emulated cli/emulator.sh gpu/gpu.sh
 compiler/codegen/gpu/emit nvrtc emulated cli/emulator.sh gpu/gpu.sh
-compiler/codegen/gpu/hopper hopper hopper_grid hopper_gather hopper_block_list emulated cli/emulator.sh gpu/gpu.sh
+compiler/codegen/gpu/hopper hopper_gate hopper hopper_grid hopper_gather hopper_block_list emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda/launch cli/emulator.sh gpu/gpu.sh
 runtime/cuda/module cli/emulator.sh gpu/gpu.sh

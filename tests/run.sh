@@ -31,7 +31,7 @@ bench-gpu | bench-gpu-ring)
 esac
 logs=$BUILD/logs
 # The longest first, then whatever no list names.
-longest='nvrtc emulator gpu-ring-back gpu-ring hopper torch_ring_gpu edges torch_ops
+longest='nvrtc emulator hopper_gate gpu-ring-back gpu-ring hopper torch_ring_gpu edges torch_ops
   fuzz_backward fuzz_ring code_cache backward laws examples presets ring hopper_tables
   hf'
 waiting='processes checkpoint mpi_faults process_faults'

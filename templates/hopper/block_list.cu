@@ -37,8 +37,9 @@
 #define QUERY_STAGES 1
 #define READERS 1        // warpgroups that free a stage
 #define CHECKING_WARP 0
-#define PRODUCER_REGISTERS 56
-#define CONSUMER_REGISTERS (WARPGROUPS == 2 ? 224 : 152)
+#define PRODUCER_REGISTERS (WARPGROUPS == 3 && TILE_KEYS == 128 ? 32 : 56)
+#define CONSUMER_REGISTERS                                                     \
+  (WARPGROUPS == 2 ? 224 : TILE_KEYS == 128 ? 160 : 152)
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
 #define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
 #define THREADS (128 * (WARPGROUPS + 1))
@@ -60,6 +61,7 @@
 #define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
 #define TILE_BYTES 32
 #define PLACE_BYTES (UNITS * 4) // where the units of a visit stand
+#define LISTED_WORDS (WARPGROUPS == 2 ? 4 : 16) // of a list, written at once
 
 // Offsets in a warpgroup's part of dynamic shared memory.
 #define AT_QUERY 0
@@ -67,7 +69,8 @@
 #define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
 #define AT_TILE (AT_VALUE + STAGES * VALUE_BYTES)
 #define AT_PLACES (AT_TILE + 2 * TILE_BYTES)
-#define AT_BARRIERS (AT_PLACES + 2 * STAGES * PLACE_BYTES)
+#define AT_LISTED (AT_PLACES + 2 * STAGES * PLACE_BYTES)
+#define AT_BARRIERS (AT_LISTED + LISTED_WORDS * 32 * 4)
 static_assert(sizeof(block_list_launch) == BLOCK_LIST_LAUNCH_BYTES,
               "the run time has another block_list_launch");
 static_assert(QUERY_BLOCK % BLOCK_LIST_ROWS == 0 && KEY_BLOCK % BLOCK_LIST_ROWS == 0,

@@ -2,6 +2,7 @@
  * and sm_90a; no GPU is needed. Skipped with a word where NVRTC is missing.
  * `make check` asks for all kernels of an example on one of the chips, and for
  * those of Hopper; `make check-long` for all on both. */
+#include "tests/support/gate.h"
 #include "tests/support/gpu.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -17,20 +18,6 @@ static const char *const examples[] = {
 };
 enum { EXAMPLES = sizeof examples / sizeof examples[0] };
 static const int32_t archs[] = {80, 90};
-
-static bool has_compiler(void) {
-  static int32_t told;
-  if (gpu_compiler()->common.versions()) return true;
-  if (!told++) printf("skipped: %s\n", dil_last_error());
-  return false;
-}
-
-static plan *plan_of(const tested_pattern *s, unsigned force) {
-  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  plan *p = plan_make(s->memory, diag_new(s->memory), s->pattern, force);
-  ck_assert_ptr_nonnull(p);
-  return p;
-}
 
 /* Masks and scores of 16-bit elements have kernels of their own on Hopper; those
  * that become ranges of rows and keys need none. */
@@ -88,15 +75,15 @@ static void compile_whole(const plan *p, const char *name) {
 }
 
 START_TEST(example) {
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   const char *folder = getenv("EXAMPLES");
   char path[1000];
   snprintf(path, sizeof path, "%s/%s.dil", folder ? folder : "examples",
            examples[_i]);
   tested_pattern *s = tested_pattern_read(path, NULL, 0);
-  compile(plan_of(s, 0), archs[1 - _i % 2], path);
-  if (suite_is_long()) compile(plan_of(s, 0), archs[_i % 2], path);
-  compile_whole(plan_of(s, 0), path);
+  compile(gate_plan(s, 0), archs[1 - _i % 2], path);
+  if (suite_is_long()) compile(gate_plan(s, 0), archs[_i % 2], path);
+  compile_whole(gate_plan(s, 0), path);
   tested_pattern_free(s);
 }
 END_TEST
@@ -104,7 +91,7 @@ END_TEST
 /* The largest head sizes of each type pass the gate on the smallest chip, one
  * of them with scratch memory that leaves no room for 64 rows. */
 START_TEST(width) {
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   static const char *const texts[] = {
       "pattern p { heads 2; head_dim 256; dtype f32; causal; branch { } }",
       "pattern p { heads 2; head_dim 256; dtype bf16; causal; branch { } }",
@@ -114,7 +101,7 @@ START_TEST(width) {
       "dilations 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1; "
       "}"};
   tested_pattern *s = tested_pattern_new("width", texts[_i], NULL, 0);
-  compile(plan_of(s, 0), 86, texts[_i]);
+  compile(gate_plan(s, 0), 86, texts[_i]);
   tested_pattern_free(s);
 }
 END_TEST
@@ -147,7 +134,7 @@ static void compile_size(int i, int32_t dilation, bool whole) {
            2 * dilation);
   tested_pattern *s = tested_pattern_new("hopper", text, NULL, 0);
   gpu_codes codes = {0};
-  gpu_request request = {.common = {plan_of(s, hopper_sizes[i].force)},
+  gpu_request request = {.common = {gate_plan(s, hopper_sizes[i].force)},
                          .arch = 90,
                          .full_sequences_only = whole,
                          .only = "hopper"};
@@ -161,35 +148,9 @@ static void compile_size(int i, int32_t dilation, bool whole) {
 /* With and without states, with and without rows that no branch selects; one of
  * the two for every second size, unless the check is a long one. */
 START_TEST(hopper_size) {
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   if (_i % 2 || suite_is_long()) compile_size(_i, 1, false);
   if (!(_i % 2) || suite_is_long()) compile_size(_i, 2, true);
-}
-END_TEST
-
-/* Neighbourhoods of grids: the widest tiles leave room for their registers. */
-static const struct {
-  int32_t head_dim;
-  const char *variant;
-} grid_sizes[] = {{64, "hopper grid bf16 192x112 d64"},
-                  {128, "hopper grid bf16 128x112 d128"}};
-enum { GRID_SIZES = sizeof grid_sizes / sizeof *grid_sizes };
-
-START_TEST(grid_size) {
-  if (!has_compiler()) return;
-  char text[200];
-  snprintf(text, sizeof text,
-           "pattern p { heads 2; head_dim %d; dtype bf16; grid 128 x 128; "
-           "neighborhood 13 x 13; branch { } }",
-           grid_sizes[_i].head_dim);
-  tested_pattern *s = tested_pattern_new("grid", text, NULL, 0);
-  gpu_codes codes = {0};
-  gpu_request request = {.common = {plan_of(s, 0)}, .arch = 90};
-  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
-  ck_assert_msg(status == DIL_OK, "%s: %s", text, dil_last_error());
-  ck_assert_str_eq(codes.code[0].variant, grid_sizes[_i].variant);
-  while (codes.count > 0) free(codes.code[--codes.count].cubin);
-  tested_pattern_free(s);
 }
 END_TEST
 
@@ -211,7 +172,7 @@ START_TEST(hiding_scores) {
   tested_pattern *s = tested_pattern_new("hiding", text, NULL, 0);
   FILE *cuda = open_memstream(&written, &size);
   gpu_codes codes = {0};
-  gpu_request request = {.common = {plan_of(s, 0)}, .arch = 90,
+  gpu_request request = {.common = {gate_plan(s, 0)}, .arch = 90,
                          .source_only = true, .cuda = cuda};
   ck_assert_int_eq(gpu_compiler()->common.compile(&request.common, &codes),
                    DIL_OK);
@@ -223,36 +184,13 @@ START_TEST(hiding_scores) {
 }
 END_TEST
 
-/* Compiles the variants of one family, as common.compile does: those that the gate
- * refuses are left out. */
-static void compile_family(const gpu_request *request, const char *family,
-                           gpu_codes *made) {
-  gpu_codes all = {0};
-  dil_status status = gpu_compiler()->estimate(request, &all);
-  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
-  for (int32_t i = 0; i < all.count; i++) {
-    if (strcmp(all.code[i].family, family)) continue;
-    status = gpu_compiler()->variant(request, all.variant[i],
-                                     &made->code[made->count]);
-    if (status == DIL_UNSUPPORTED) continue;
-    ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
-    made->count++;
-  }
-}
-
-static plan *backward_plan_of(tested_pattern *s) {
-  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
-  return plan_make_for(s->memory, diag_new(s->memory), s->pattern, 0,
-                       DIL_BACKWARD, NULL);
-}
-
 /* The gate takes the kernel of inputs at its preferred tiles, and that of sinks
  * with the kernel of dQ. */
 START_TEST(gradients_of_inputs) {
   static const char *const types[] = {"f32", "bf16"};
   static const int32_t columns[] = {32, 64};
   char text[400];
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   snprintf(text, sizeof text,
            "pattern p { heads 4 kv 2; head_dim 64; dtype %s; causal; input t : "
            "f32[H] gradient; input r : bf16[B, H, M] gradient; sink t[h]; score "
@@ -260,7 +198,7 @@ START_TEST(gradients_of_inputs) {
            "r[b, h, i]; } }",
            types[_i]);
   tested_pattern *s = tested_pattern_new("inputs", text, NULL, 0);
-  plan *p = backward_plan_of(s);
+  plan *p = gate_backward_plan(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = archs[_i], .only = "general"};
   dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
@@ -290,17 +228,17 @@ enum { GRADIENT_SIZES = sizeof gradient_sizes / sizeof *gradient_sizes };
 
 START_TEST(gradients_on_hopper) {
   char text[300];
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   snprintf(text, sizeof text,
            "pattern p { heads 4 kv 2; head_dim %d value %d; dtype %s; causal; "
            "dropout 0.1; branch { } }",
            gradient_sizes[_i].head_dim, gradient_sizes[_i].value_dim,
            _i % 2 ? "bf16" : "f16");
   tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
-  plan *p = backward_plan_of(s);
+  plan *p = gate_backward_plan(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = 90};
-  compile_family(&request, "hopper gradient", &codes);
+  gate_compile_family(&request, "hopper gradient", &codes);
   int32_t found = 0, wide = strncmp(gradient_sizes[_i].name, "dkv", 3) != 0;
   bool named = false;
   while (codes.count > 0) {
@@ -338,17 +276,17 @@ enum { PAIR_SIZES = sizeof pair_sizes / sizeof *pair_sizes };
 
 START_TEST(gradients_of_pairs_on_hopper) {
   char text[300];
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   snprintf(text, sizeof text,
            "pattern p { heads 4 kv 2; head_dim %d; dtype %s; causal; %s "
            "branch { } }",
            pair_sizes[_i].head_dim, _i % 2 ? "bf16" : "f16",
            pair_sizes[_i].body);
   tested_pattern *s = tested_pattern_new("pairs", text, NULL, 0);
-  plan *p = backward_plan_of(s);
+  plan *p = gate_backward_plan(s);
   gpu_codes codes = {0};
   gpu_request request = {.common = {p}, .arch = 90};
-  compile_family(&request, "hopper gradient", &codes);
+  gate_compile_family(&request, "hopper gradient", &codes);
   int32_t found = 0;
   while (codes.count > 0) {
     const dil_cuda_code *code = &codes.code[--codes.count];
@@ -362,107 +300,13 @@ START_TEST(gradients_of_pairs_on_hopper) {
 }
 END_TEST
 
-/* Kernels that gather rows by the blocks that they chose. */
-static const struct {
-  int32_t head_dim, block;
-  const char *dtype, *causal;
-} gathered_sizes[] = {{64, 512, "bf16", "causal;"}, {128, 512, "bf16", ""},
-                      {128, 400, "f16", "causal;"}, {96, 64, "bf16", ""},
-                      {32, 40, "f16", ""}};
-enum { GATHERED_SIZES = sizeof gathered_sizes / sizeof *gathered_sizes };
-
-/* The gradients that the kernels of a family make, of those that pass the gate;
- * FORWARD: a kernel runs a pass. */
-enum { FORWARD = 1 << 8 };
-static int32_t made_by(gpu_request *request, const char *family) {
-  gpu_codes codes = {0};
-  int32_t found = 0;
-  compile_family(request, family, &codes);
-  while (codes.count > 0) {
-    const dil_cuda_code *code = &codes.code[--codes.count];
-    free(code->cubin);
-    found |= code->passes ? FORWARD : code->knob[GRADIENT_KNOB_MAKES];
-  }
-  return found;
-}
-
-START_TEST(gathered_rows) {
-  char text[300];
-  if (!has_compiler()) return;
-  snprintf(text, sizeof text,
-           "pattern p { heads 4 kv 2; head_dim %d; dtype %s; %s block 1, %d; "
-           "keep top 3 by mean each; branch { } }",
-           gathered_sizes[_i].head_dim, gathered_sizes[_i].dtype,
-           gathered_sizes[_i].causal, gathered_sizes[_i].block);
-  tested_pattern *s = tested_pattern_new("gathered", text, NULL, 0);
-  gpu_request request = {.common = {backward_plan_of(s)}, .arch = 90,
-                         .full_sequences_only = true};
-  ck_assert_int_eq(made_by(&request, "hopper_gather"), FORWARD);
-  ck_assert_int_eq(made_by(&request, "gather gradient"),
-                   GRADIENT_Q | GRADIENT_K | GRADIENT_V);
-  tested_pattern_free(s);
-}
-END_TEST
-
-/* The fused form, which no part of a sequence takes: its widths, with and without
- * dropout. Wider heads, and f16 with dropout, have two kernels (NONE). */
-enum { NONE = 0, PLAIN = 10, DROPPING = 1 };
-static const struct {
-  int32_t head_dim, value_dim;
-  const char *dtype, *dropout;
-  int32_t found;
-} fused_sizes[] = {{64, 64, "bf16", "dropout 0.1;", PLAIN + DROPPING},
-                   {64, 64, "f16", "", PLAIN},
-                   {32, 96, "bf16", "dropout 0.1;", PLAIN + DROPPING},
-                   {64, 64, "f16", "dropout 0.1;", NONE},
-                   {128, 128, "bf16", "", NONE}};
-enum { FUSED_SIZES = sizeof fused_sizes / sizeof *fused_sizes };
-
-START_TEST(fused_gradients_on_hopper) {
-  static const knobs any = {
-      .given = 1u << KNOB_GRADIENT_ORDER,
-      .value = {[KNOB_GRADIENT_ORDER] = {ORDER_ANY}}};
-  char text[300];
-  if (!has_compiler()) return;
-  snprintf(text, sizeof text,
-           "pattern p { heads 4 kv 2; head_dim %d value %d; dtype %s; causal; "
-           "%s phase kv; segments 64, 128; dilations 1, 2; }",
-           fused_sizes[_i].head_dim, fused_sizes[_i].value_dim,
-           fused_sizes[_i].dtype, fused_sizes[_i].dropout);
-  tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
-  plan *p = backward_plan_of(s);
-  gpu_codes codes = {0};
-  gpu_request request = {.common = {p},
-                         .arch = 90,
-                         .knobs = &any,
-                         .full_sequences_only = true};
-  dil_status status = gpu_compiler()->estimate(&request, &codes);
-  ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
-  int32_t found = 0, apart = 0;
-  while (codes.count > 0)
-    apart += !strcmp(codes.code[--codes.count].family, "hopper gradient");
-  compile_family(&request, "hopper fused", &codes);
-  while (codes.count > 0) {
-    const dil_cuda_code *code = &codes.code[--codes.count];
-    free(code->cubin);
-    ck_assert_int_eq(code->tile_keys, 128);
-    ck_assert_int_eq(code->knob[GRADIENT_KNOB_MAKES],
-                     GRADIENT_Q | GRADIENT_K | GRADIENT_V);
-    found += code->knob[GRADIENT_KNOB_DROPS] ? DROPPING : PLAIN;
-  }
-  ck_assert_msg(found == fused_sizes[_i].found, "%s: %d", text, found);
-  ck_assert_msg((apart > 0) == (found == NONE), "%s: %d", text, apart);
-  tested_pattern_free(s);
-}
-END_TEST
-
 START_TEST(unknown_chip) {
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   tested_pattern *s = tested_pattern_new(
       "old", "pattern p { heads 2; head_dim 8; dtype f32; branch { } }", NULL,
       0);
   gpu_codes codes = {0};
-  gpu_request request = {.common = {plan_of(s, 0)}, .arch = 70};
+  gpu_request request = {.common = {gate_plan(s, 0)}, .arch = 70};
   ck_assert_int_eq(gpu_compiler()->common.compile(&request.common, &codes),
                    DIL_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(dil_last_error(), "sm_80"));
@@ -473,7 +317,7 @@ END_TEST
 
 /* The measure of a chip compiles for each type, and is a number above 0. */
 START_TEST(peak) {
-  if (!has_compiler()) return;
+  if (!gate_has_compiler()) return;
   static const char *const types[] = {"f32", "bf16", "f16"};
   char text[100];
   snprintf(text, sizeof text,
@@ -482,7 +326,7 @@ START_TEST(peak) {
   tested_pattern *s = tested_pattern_new("peak", text, NULL, 0);
   for (int32_t a = 0; a < 2; a++) {
     dil_cuda_code code;
-    dil_status status = gpu_compiler()->peak(plan_of(s, 0), archs[a], NULL, &code);
+    dil_status status = gpu_compiler()->peak(gate_plan(s, 0), archs[a], NULL, &code);
     ck_assert_msg(status == DIL_OK, "%s", dil_last_error());
     ck_assert_str_eq(code.family, "peak");
     ck_assert_int_gt(code.knob[CUDA_PEAK_OPERATIONS], 0);
@@ -509,13 +353,7 @@ static Suite *make_suite(void) {
   TCase *hopper = tcase_create("hopper");
   tcase_set_timeout(hopper, 240);
   tcase_add_loop_test(hopper, hopper_size, 0, HOPPER_SIZES);
-  tcase_add_loop_test(hopper, grid_size, 0, GRID_SIZES);
-  tcase_add_loop_test(hopper, gathered_rows, 0, GATHERED_SIZES);
   suite_add_tcase(suite, hopper);
-  TCase *fused = tcase_create("fused gradients");
-  tcase_set_timeout(fused, 240);
-  tcase_add_loop_test(fused, fused_gradients_on_hopper, 0, FUSED_SIZES);
-  suite_add_tcase(suite, fused);
   return suite;
 }
 

@@ -12,27 +12,30 @@
 #include "templates/hopper/block_list_launch.h"
 #include <string.h>
 
-/* A configuration for heads of at most `width`. */
+/* A configuration for heads of at most `width`. Those of one width are in order of
+ * preference: visits of 128 keys leave a producing warp 32 registers, which are too few
+ * for some windows and blocks. */
 typedef struct list_config {
   int32_t width, warpgroups, keys, stages;
 } list_config;
 
-static const list_config configs[] = {{64, 3, 64, 4}, {128, 2, 64, 3}};
+static const list_config configs[] = {{64, 3, 128, 2}, {64, 3, 64, 4}, {128, 2, 64, 3}};
 
 /* The shared memory of a thread block, as templates/hopper/block_list.cu lays it out:
- * messages and barriers have less than the last number. */
+ * `rest` holds messages, barriers and the blocks of some words of a list. */
 static int32_t list_bytes(const dil_table *t, const list_config *s) {
-  enum { REST = 1024 };
   int32_t q = hopper_width(t->head_dim) * 2, v = hopper_width(t->value_dim) * 2;
-  int32_t group = BLOCK_LIST_ROWS * q + s->stages * s->keys * (q + v) + REST;
+  int32_t rest = s->warpgroups == 2 ? 1024 : 3072;
+  int32_t group = BLOCK_LIST_ROWS * q + s->stages * s->keys * (q + v) + rest;
   return s->warpgroups * (int32_t)round_up(group, 1024);
 }
 
-static const list_config *list_config_of(const dil_table *t) {
+static const list_config *list_config_of(const dil_table *t, int32_t fallback) {
   int32_t size = t->head_dim > t->value_dim ? t->head_dim : t->value_dim;
-  for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
-    if (configs[i].width >= size) return &configs[i];
-  return NULL;
+  int32_t count = sizeof configs / sizeof *configs, first = 0;
+  while (first < count && configs[first].width < size) first++;
+  int32_t i = first + fallback;
+  return i < count && configs[i].width == configs[first].width ? &configs[i] : NULL;
 }
 
 static const char *list_refusal(const plan *p, block_lists *l) {
@@ -51,7 +54,7 @@ static const char *list_refusal(const plan *p, block_lists *l) {
   if (t->head_dim % 8 || t->value_dim % 8)
     return "a head_dim that is no multiple of 8";
   if (t->scored || t->sinks) return "scores or sinks";
-  return list_config_of(t) ? NULL : "heads of more than 128 elements";
+  return list_config_of(t, 0) ? NULL : "heads of more than 128 elements";
 }
 
 static bool list_can(const gpu_request *r, char *reason, size_t size) {
@@ -93,15 +96,15 @@ static void list_put_plan(const plan *p, const list_config *s, dil_cuda_code *co
 static bool list_write(const gpu_request *r, int32_t variant, int32_t fallback,
                        dil_cuda_code *code, source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  const list_config *s = list_config_of(t);
-  if (variant || fallback) return false;
+  const list_config *s = list_config_of(t, fallback);
+  if (variant || !s) return false;
   *code = (dil_cuda_code){.family = "hopper_block_list",
                           .arch = r->arch,
                           .passes = 1,
                           .threads = 128 * (s->warpgroups + 1),
                           .shared = list_bytes(t, s),
                           .tile_rows = BLOCK_LIST_ROWS,
-                          .tile_keys = s->keys};
+                          .tile_keys = BLOCK_LIST_ROWS}; /* a unit */
   snprintf(code->variant, sizeof code->variant, "hopper lists %s %dx%dx%d d%d",
            dil_dtype_name(t->dtype), s->warpgroups, BLOCK_LIST_ROWS, s->keys,
            t->head_dim);
