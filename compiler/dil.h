@@ -91,7 +91,7 @@ enum {
 
 typedef struct dil_kernel_options {
   size_t size;
-  const char *isa; /* of the processor: "avx2", "avx512" or "avx512bf16"; NULL:
+  const char *isa; /* of the processor: "avx2", "avx512", "avx512bf16" or "amx"; NULL:
                       the best it has */
   uint32_t force;  /* DIL_FORCE_...; FUSE and CHAIN, and DEDUP and MULTISET,
                       exclude each other */

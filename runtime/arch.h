@@ -14,6 +14,8 @@ typedef struct arch_isa {
   bool (*present)(void);  /* on this machine */
   int32_t width;          /* floats in a vector register */
   bool dot_bf16;          /* multiplies pairs of bf16 */
+  bool tiles;             /* of 16 x 16 sums of pairs */
+  int32_t pair_operations; /* of a turn of dot_pairs */
   bool (*slow)(void);     /* on this machine the row before it is quicker; NULL: no */
   /* Loops from registers: arch.peak_sums vectors of multiply-adds a turn, of
    * f32 and, only with dot_bf16, of pairs of bf16. */

@@ -62,6 +62,11 @@ static inline bool dil_code_shares(int64_t head_dim, int64_t value_dim) {
   return head_dim == value_dim;
 }
 
+/* Whether rows of these widths fill the tiles of processors that multiply by tiles. */
+static inline bool dil_code_fits_tiles(int64_t head_dim, int64_t value_dim) {
+  return head_dim % 32 == 0 && value_dim % 32 == 0;
+}
+
 /* Whose word it is: a number of the counter of dropout. */
 typedef enum dil_dropout_side {
   DIL_DROPOUT_ROW, DIL_DROPOUT_KEY

@@ -25,6 +25,12 @@ static const struct {
     [DIL_BF16] = {1.25, 8.5},
 };
 
+/* The same of products by tiles, forward and of gradients: what is not a product takes
+ * most of the time. */
+static const struct {
+  double whole, each;
+} tile_slowness[] = {{3.7, 250}, {4.8, 190}};
+
 /* The fraction of the f32 peak that rows reach that run one by one. */
 static const double ROW_SHARE = 0.35;
 /* Rows of one K/V head that go over the same keys together. */
@@ -103,7 +109,8 @@ static cost_work mean_work(const pattern *p, const cost_case *c,
 }
 
 static double f32_peak(const cost_case *c) {
-  return c->bf16 ? c->peak / 2 : c->peak;
+  static const double shares[] = {[COST_F32] = 1, [COST_PAIRS] = 2, [COST_TILES] = 16};
+  return c->peak / shares[c->products];
 }
 
 /* Of one thread: cycles go by the peak, all else by the clock. Rows that run
@@ -205,8 +212,11 @@ static double packed_bytes(const pattern *p, const cost_case *c) {
 }
 
 /* The peak over the rate that products reach. */
-static double slow_of(const pattern *p, bool backward) {
+static double slow_of(const pattern *p, const cost_case *c) {
   double dim = (double)(p->head_dim + p->value_dim) / 2;
+  const bool backward = c->backward;
+  if (c->products == COST_TILES)
+    return tile_slowness[backward].whole + tile_slowness[backward].each / dim;
   return backward ? gradient_slowness[p->dtype].whole +
                         gradient_slowness[p->dtype].each / dim
                   : slowness[p->dtype].whole + slowness[p->dtype].each / dim;
@@ -220,7 +230,7 @@ static double tile_flops(const pattern *p, const cost_case *c, double pairs) {
 static cost_parts tile_parts(const pattern *p, const cost_case *c) {
   const cover_count *n = c->count;
   double tile = (double)COST_TILE_ROWS * c->tile_keys;
-  double slow = slow_of(p, c->backward);
+  double slow = slow_of(p, c);
   bool masked = any_masks(p);
   double masked_pairs = partial_visits(c, tile, masked);
   double visited = n->full * tile + masked_pairs;

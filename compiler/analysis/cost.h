@@ -17,6 +17,9 @@ double cost_bytes(const pattern *p, int64_t N, int64_t M);
 double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
 
 /* The facts that cost_seconds needs besides the pattern. */
+/* How a kernel multiplies: f32, pairs of bf16, or tiles of them. */
+typedef enum cost_products { COST_F32, COST_PAIRS, COST_TILES } cost_products;
+
 typedef struct cost_case {
   const cover_count *count; /* of all batch rows */
   int32_t tile_keys;        /* of its tiles, which have COST_TILE_ROWS rows */
@@ -25,7 +28,7 @@ typedef struct cost_case {
   bool dedup; /* keys of several branches are visited once */
   int32_t threads;
   double peak;   /* operations a second of all threads together */
-  bool bf16;     /* the peak is that of bf16 pairs */
+  cost_products products; /* of which the peak is */
   bool backward; /* gradients, of a call whose o and lse are there */
 } cost_case;
 

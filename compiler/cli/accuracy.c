@@ -326,7 +326,7 @@ void accuracy_print(const accuracy *v, FILE *out) {
   if (v->nan_rows)
     fprintf(out, ", %lld of them NaN in both", (long long)v->nan_rows);
   fprintf(out, "; output error %.2g", v->rel_error);
-  if (v->unexplained < v->rel_error)
+  if (v->unexplained < v->rel_error && v->rel_error > v->bound)
     fprintf(out, ", %.2g beyond the rounding of scores", v->unexplained);
   fprintf(out, " (at most %.2g)", v->bound);
   if (!isnan(v->lse_error))

@@ -5,6 +5,7 @@
 #ifndef DIL_COMPILER_CLI_CALL_SETUP_H
 #define DIL_COMPILER_CLI_CALL_SETUP_H
 
+#include "compiler/analysis/cost.h"
 #include "command.h"
 #include "compiler/analysis/cover.h"
 #include "runtime/npy/npy.h"
@@ -216,6 +217,8 @@ void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *count);
 /* Counts only `pairs`, in a fraction of the time. */
 void measure_pairs(const call_setup *b, cover_count *count);
+/* How a kernel for `isa` multiplies. */
+cost_products measure_products(const pattern *p, const char *isa);
 /* Peak operations a second of all the call setup's threads together, from
  * registers, in the arithmetic that `isa` has for the pattern's dtype. */
 dil_status measure_peak(const call_setup *b, const char *isa, double seconds,

@@ -75,7 +75,6 @@ static dil_status explain_cpu(const call_setup *b, compilation *c,
   dil_kernel_free(made);
   kernel_code_free(&code);
   if (!status) status = measure_peak(b, r->isa, 0.05, &r->peak);
-  bool bf16 = r->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(r->isa);
   r->spot = (cost_case){.threads = r->threads,
                         .count = &r->count,
                         .tile_keys = r->tile_keys,
@@ -85,7 +84,7 @@ static dil_status explain_cpu(const call_setup *b, compilation *c,
                         .rows = !strcmp(r->variant, "rows"),
                         .dedup = c->plan->table.dedup,
                         .peak = r->peak,
-                        .bf16 = bf16};
+                        .products = measure_products(r->pattern, r->isa)};
   r->seconds = cost_seconds(c->plan->pattern, &r->spot);
   predict_dense(b, c, &r->spot, r);
   return status;

@@ -3,6 +3,7 @@
 #include "call_setup.h"
 #include "runtime/base/documents.h"
 #include "runtime/base/status.h"
+#include "runtime/code.h"
 #include "runtime/cpu/peak.h"
 #include <stdlib.h>
 #include <string.h>
@@ -81,12 +82,19 @@ static void measure_one(void *context, int64_t index, int32_t worker) {
   w->rate[index] = 1e9 * dil_peak_flops(w->isa, w->bf16, w->seconds);
 }
 
+cost_products measure_products(const pattern *p, const char *isa) {
+  if (p->dtype != DIL_BF16 || !dil_isa_has_pairs(isa)) return COST_F32;
+  if (!dil_isa_has_tiles(isa)) return COST_PAIRS;
+  bool tiles = !p->grid.axes && dil_code_fits_tiles(p->head_dim, p->value_dim);
+  return tiles ? COST_TILES : COST_F32;
+}
+
 dil_status measure_peak(const call_setup *b, const char *isa, double seconds,
                         double *peak) {
   int32_t count = dil_threads_count(b->threads);
   double *rate = calloc((size_t)count, sizeof *rate);
   if (!rate) return dil_fail(DIL_MEMORY, "no memory to measure the peak");
-  bool bf16 = b->pattern->dtype == DIL_BF16 && dil_isa_has_pairs(isa);
+  bool bf16 = measure_products(b->pattern, isa) != COST_F32;
   peak_work work = {isa, bf16, seconds, rate};
   dil_status status = dil_threads_run(b->threads, count, measure_one, &work);
   *peak = 0;

@@ -9,7 +9,7 @@
 
 typedef struct cpu_request {
   backend_request common;
-  const char *isa;       /* "avx2", "avx512", "avx512bf16"; NULL: the host's */
+  const char *isa;       /* "avx2", "avx512", "avx512bf16", "amx"; NULL: the host's */
   dil_variant variant;
   bool debug;            /* line tables for gdb */
   FILE *ir, *assembly;   /* not NULL: the text goes there as well */

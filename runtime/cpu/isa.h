@@ -13,7 +13,7 @@
 
 /* A row as an element of a list of names. */
 #define CPU_ISA_NAME(join, id, name, ...) name,
-/* "avx2, avx512 and avx512bf16", and the same with "or". */
+/* "avx2, avx512, avx512bf16 and amx", and the same with "or". */
 #define CPU_ISA_NAMES "" CPU_ISAS(CPU_ISA_AND)
 #define CPU_ISA_CHOICE "" CPU_ISAS(CPU_ISA_OR)
 

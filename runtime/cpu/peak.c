@@ -45,6 +45,11 @@ bool dil_isa_has_pairs(const char *isa) {
   return level >= 0 && dil_host_arch.isas[level].dot_bf16;
 }
 
+bool dil_isa_has_tiles(const char *isa) {
+  int level = isa_level(isa);
+  return level >= 0 && dil_host_arch.isas[level].tiles;
+}
+
 bool dil_isa_usable(const char *isa) {
   const char *limit = getenv("DIL_CPU");
   int wanted = isa_level(isa);
@@ -93,6 +98,7 @@ double dil_peak_flops(const char *isa, bool bf16, double seconds) {
   const arch_isa *row = &dil_host_arch.isas[level];
   bool pairs = bf16 && row->dot_bf16;
   double rate = best_rate(pairs ? row->dot_pairs : row->multiply, seconds);
-  return rate * dil_host_arch.peak_sums * 2 * row->width *
-         (pairs ? 2 : 1) * 1e-9;
+  int32_t operations =
+      pairs ? row->pair_operations : dil_host_arch.peak_sums * 2 * row->width;
+  return rate * operations * 1e-9;
 }

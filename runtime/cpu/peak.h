@@ -7,7 +7,7 @@
 
 #pragma GCC visibility push(default)
 
-/* "avx512bf16", "avx512" or "avx2", the quickest of this processor; NULL when it
+/* "amx", "avx512bf16", "avx512" or "avx2", the quickest of this processor; NULL when it
  * lacks AVX2, FMA or F16C. */
 const char *dil_host_isa(void);
 /* Returns whether this processor has `isa` and DIL_CPU, where that is set,
@@ -22,9 +22,11 @@ dil_status dil_isa_check(const char *isa);
 /* Returns whether it multiplies bf16 in pairs; false where there is no such
  * set. */
 bool dil_isa_has_pairs(const char *isa);
+/* Returns whether it multiplies them by tiles. */
+bool dil_isa_has_tiles(const char *isa);
 /* GFLOP/s of multiply-adds (two operations) that one core reaches from
- * registers, the best round within about `seconds`; with bf16 and avx512bf16
- * those of bf16 pairs, else of f32. 0: this host does not know `isa`. */
+ * registers, the best round within about `seconds`; with bf16 those of
+ * bf16 pairs or of tiles, where the set has them, else of f32. 0: this host does not know `isa`. */
 double dil_peak_flops(const char *isa, bool bf16, double seconds);
 
 #pragma GCC visibility pop

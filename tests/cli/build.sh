@@ -175,7 +175,7 @@ is "in f16, without an lse" "$DIL" run --library libmany.so -k two --seq 333 \
   --random 5 --check
 is "with a scale" "$DIL" run --library libmany.so -k three --seq 333 \
   --random 5 --scale 0.3 --check
-for isa in avx2 avx512 avx512bf16; do
+for isa in avx2 avx512 avx512bf16 amx; do
   "$DIL" print --after schedule --cpu $isa first.dil >/dev/null 2>&1 || continue
   is "with the code for $isa" "$DIL" run --library libmany.so -k two --seq 333 \
     --random 5 --check --cpu $isa
@@ -186,7 +186,7 @@ is "gives the bits of a run from source" sh -c "
   '$DIL' run --library libmany.so -k one --seq 200 --random 2 \
     --input slope=random --input doc=random -o b.npy && cmp a.npy b.npy"
 is "a processor that has none of them is told" says \
-  "runs on processors with avx2, avx512, avx512bf16" env DIL_CPU=none \
+  "runs on processors with avx2, avx512, avx512bf16, amx" env DIL_CPU=none \
   "$DIL" run --library libmany.so -k three --seq 9 --random 1 --scale 1
 
 # ---- for GPUs -----------------------------------------------------------------

@@ -19,9 +19,10 @@ const char *const *isa_list(void); /* weakest first; NULL ends them */
 typedef struct build {
   emit emit;
   const isa *isa;
-  struct isa narrow; /* what isa is for the patches of a grid */
+  struct isa own; /* what isa is for the patches of a grid, and with tiles */
   const plan *plan;
   int lanes, pack;
+  bool tiles; /* products of pairs are by tiles: matrix.c */
   int exp_degree; /* of the polynomial behind softmax weights */
   LLVMTargetMachineRef machine;
   LLVMTargetDataRef layout;
@@ -63,6 +64,17 @@ void tile_qk(build *b, const char *name, int64_t width);
 void tile_pv(build *b, const char *name, int64_t width);
 void tile_outer(build *b, const char *name, int64_t width);
 void tile_softmax(build *b, bool drop);
+/* The keys first..end-1 of tile_outer, in blocks of `keys`. */
+void tile_outer_keys(build *b, int64_t row_bytes, ref first, ref end, int keys);
+/* mx of the scores of keys first..n-1, which have been stored. */
+void tile_tail_maximum(build *b, ref s, ref first, ref n, ref *mx);
+
+/* matrix.c: the same products where the build has tiles */
+bool matrix_fits(const plan *p, const isa *set);
+void matrix_qk(build *b, const char *name, int64_t width);
+void matrix_pv(build *b, const char *name, int64_t width);
+void matrix_outer(build *b, const char *name, int64_t width);
+
 void row_qk(build *b);
 void row_pv(build *b);
 void row_softmax(build *b, bool drop);

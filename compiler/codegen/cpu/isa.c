@@ -7,9 +7,9 @@
 
 #define ISA_ROW(join, id, name, processor, features, needs, vector, bits,      \
                 width, registers, key_block, value_block, scales_by_power,     \
-                dot_bf16)                                                      \
+                dot_bf16, tiles)                                               \
   {name,      processor, features,    bits,            width,                  \
-   registers, key_block, value_block, scales_by_power, dot_bf16},
+   registers, key_block, value_block, scales_by_power, dot_bf16, tiles},
 
 /* A tile fits what the run time has room for, a block what a loop carries. */
 #define ISA_FITS(join, id, name, processor, features, needs, vector, bits,     \

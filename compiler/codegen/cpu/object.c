@@ -110,21 +110,34 @@ dil_status build_open(build *b, const char *name, const isa *set) {
 /* Tiles of one register, with as many sums in all: a patch of a grid sees the
  * fewer keys in vain, the fewer cells it has. */
 static const isa *narrow_isa(build *b, const isa *set) {
-  b->narrow = *set;
-  b->narrow.registers = 1;
-  b->narrow.key_block *= set->registers;
-  b->narrow.value_block *= set->registers;
-  return &b->narrow;
+  b->own = *set;
+  b->own.registers = 1;
+  b->own.key_block *= set->registers;
+  b->own.value_block *= set->registers;
+  return &b->own;
+}
+
+/* Four tiles of lanes, which share a block of values that is turned round, and a tile of
+ * keys: matrix.c. */
+static const isa *tiled_isa(build *b, const isa *set) {
+  b->own = *set;
+  b->own.registers = 4;
+  b->own.key_block = 16;
+  return &b->own;
 }
 
 void build_aim(build *b, const plan *p, const isa *set) {
   emit *e = &b->emit;
   b->plan = p;
+  b->tiles = matrix_fits(p, set);
+  /* processors with tiles multiply single pairs at half the rate of f32 */
+  bool pairs = b->tiles || (set->dot_bf16 && !set->tiles);
   if (p->table.grid.axes) set = narrow_isa(b, set);
+  if (b->tiles) set = tiled_isa(b, set);
   b->isa = set;
   b->lanes = set->width * set->registers;
-  b->pack = set->dot_bf16 && p->table.dtype == DIL_BF16 ? DIL_PACK_BF16_PAIRS
-                                                        : DIL_PACK_F32;
+  b->pack = pairs && p->table.dtype == DIL_BF16 ? DIL_PACK_BF16_PAIRS
+                                                : DIL_PACK_F32;
   b->exp_degree = p->table.dtype == DIL_F32 ? 5 : 4;
   e->processor = set->processor;
   e->features = set->features;

@@ -91,7 +91,7 @@ static void qk_block(build *b, int64_t depth, ref rows, ref qt, ref *sum) {
 
 /* The maximum over the keys from `first` on that really exist; their scores
  * have just been stored. */
-static void qk_tail_maximum(build *b, ref s, ref first, ref n, ref *mx) {
+void tile_tail_maximum(build *b, ref s, ref first, ref n, ref *mx) {
   emit *e = &b->emit;
   ref score[REGISTERS_MAX], next[REGISTERS_MAX];
   loop key;
@@ -120,13 +120,17 @@ static void qk_maximum(build *b, ref s, ref first, ref n, ref const *sum,
     rest[reg] = mx[reg];
   }
   branch_else(e, &whole);
-  qk_tail_maximum(b, s, first, n, rest);
+  tile_tail_maximum(b, s, first, n, rest);
   branch_end(e, &whole);
   for (int reg = 0; reg < registers; reg++)
     mx[reg] = branch_merge(e, &whole, full[reg], rest[reg]);
 }
 
 void tile_qk(build *b, const char *name, int64_t width) {
+  if (b->tiles) {
+    matrix_qk(b, name, width);
+    return;
+  }
   emit *e = &b->emit;
   int64_t depth = dil_code_cells(width, b->pack);
   int registers = b->isa->registers, block = b->isa->key_block;
@@ -184,6 +188,10 @@ static void pv_block(build *b, int64_t width, ref values, ref p, ref o,
 }
 
 void tile_pv(build *b, const char *name, int64_t width) {
+  if (b->tiles) {
+    matrix_pv(b, name, width);
+    return;
+  }
   emit *e = &b->emit;
   int block = b->isa->value_block, rest = (int)(width % block);
   int64_t whole = width - rest;
@@ -265,8 +273,8 @@ static void outer_block(build *b, ref weights, ref x, ref out,
 }
 
 /* Keys first..end-1 in blocks of `keys`: all vectors of their rows. */
-static void outer_keys(build *b, int64_t row_bytes, ref first, ref end,
-                       int keys) {
+void tile_outer_keys(build *b, int64_t row_bytes, ref first, ref end,
+                     int keys) {
   emit *e = &b->emit;
   int64_t step = 2 * register_bytes(b), whole = row_bytes - row_bytes % step;
   int64_t weight_bytes = tile_row_bytes(b) / b->pack;
@@ -291,6 +299,10 @@ static void outer_keys(build *b, int64_t row_bytes, ref first, ref end,
 }
 
 void tile_outer(build *b, const char *name, int64_t width) {
+  if (b->tiles) {
+    matrix_outer(b, name, width);
+    return;
+  }
   emit *e = &b->emit;
   int block = b->isa->key_block * b->isa->registers / 2; /* two vectors each */
   emit_function(e, name, 'v', "pppl");
@@ -298,7 +310,7 @@ void tile_outer(build *b, const char *name, int64_t width) {
   ref n = emit_parameter(e, 3);
   ref rest = LLVMBuildURem(e->builder, n, emit_long(e, block), "");
   ref whole = emit_sub(e, n, rest);
-  outer_keys(b, dil_code_outer(width) * CELL, emit_long(e, 0), whole, block);
-  outer_keys(b, dil_code_outer(width) * CELL, whole, n, 1);
+  tile_outer_keys(b, dil_code_outer(width) * CELL, emit_long(e, 0), whole, block);
+  tile_outer_keys(b, dil_code_outer(width) * CELL, whole, n, 1);
   emit_return(e, NULL);
 }

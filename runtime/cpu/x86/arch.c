@@ -3,6 +3,9 @@
 #include "runtime/arch.h"
 #include <elf.h>
 #include <immintrin.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static void x86_pause(void) {
   _mm_pause();
@@ -31,6 +34,16 @@ static const arch_relocation x86_relocations[] = {
     [R_X86_64_REX_GOTPCRELX] = {4, RANGE_SIGNED, true, true, true},
 };
 
+/* Linux lets a process use tiles when it asks: the threads' states become larger. */
+static bool x86_may_use_tiles(void) {
+  enum { REQUEST = 0x1023 /* ARCH_REQ_XCOMP_PERM */, TILE_DATA = 18 };
+  static atomic_int known; /* 1: no, 2: yes */
+  int may = atomic_load(&known);
+  if (!may) may = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) ? 1 : 2;
+  atomic_store(&known, may);
+  return may == 2;
+}
+
 #define HAS(what) __builtin_cpu_supports(what)
 #define X86_PRESENT(join, id, name, processor, features, needs, ...)           \
   static bool x86_has_##id(void) {                                             \
@@ -46,10 +59,16 @@ static bool x86_pairs_are_slow(void) {
 
 #define X86_ISA(join, id, name, processor, features, needs, vector, bits,      \
                 width, registers, key_block, value_block, scales_by_power,     \
-                dot_bf16)                                                      \
-  {name,     x86_has_##id, width,                                              \
-   dot_bf16, (dot_bf16) ? x86_pairs_are_slow : NULL,                           \
-   x86_multiply_##id, x86_dot_pairs_##id},
+                dot_bf16, tiles)                                               \
+  {name,                                                                       \
+   x86_has_##id,                                                               \
+   width,                                                                      \
+   dot_bf16,                                                                   \
+   tiles,                                                                      \
+   (tiles) ? X86_TILE_OPERATIONS : X86_PEAK_SUMS * 4 * (width),                \
+   (dot_bf16) && !(tiles) ? x86_pairs_are_slow : NULL,                         \
+   x86_multiply_##id,                                                          \
+   (tiles) ? x86_multiply_tiles : x86_dot_pairs_##id},
 static const arch_isa x86_isas[] = {CPU_ISAS(X86_ISA)};
 
 const dil_arch dil_host_arch = {

@@ -41,3 +41,25 @@ static const uint32_t factors[2] = {0x3f173ea7, 0x3ec93f48};
   LOOP(x86_multiply_##id, vector, FMA)                                         \
   LOOP(x86_dot_pairs_##id, vector, DOT)
 CPU_ISAS(ISA_FUNCTIONS)
+
+void x86_multiply_tiles(int64_t turns) {
+  static const uint8_t config[64] __attribute__((aligned(64))) = {
+      [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64,
+      [26] = 64, [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16};
+  __asm__ volatile(
+      "ldtilecfg %1\n\t"
+      "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\t"
+      "tilezero %%tmm3\n\ttilezero %%tmm4\n\ttilezero %%tmm5\n\t"
+      ".p2align 5\n"
+      "1:\n\t"
+      "tdpbf16ps %%tmm5, %%tmm4, %%tmm0\n\t"
+      "tdpbf16ps %%tmm5, %%tmm4, %%tmm1\n\t"
+      "tdpbf16ps %%tmm5, %%tmm4, %%tmm2\n\t"
+      "tdpbf16ps %%tmm5, %%tmm4, %%tmm3\n\t"
+      "dec %0\n\t"
+      "jnz 1b\n\t"
+      "tilerelease\n\t"
+      : "+r"(turns)
+      : "m"(config)
+      : "memory", "cc");
+}

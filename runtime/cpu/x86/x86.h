@@ -18,6 +18,9 @@ enum { X86_PEAK_SUMS = 14 };
   void x86_dot_pairs_##id(int64_t turns);
 CPU_ISAS(X86_LOOPS)
 #undef X86_LOOPS
+/* Products of tiles, four a turn. */
+enum { X86_TILE_OPERATIONS = 4 * 16 * 16 * 32 * 2 };
+void x86_multiply_tiles(int64_t turns);
 
 /* ---- rows.c: as in dil_arch ---------------------------------------------- */
 

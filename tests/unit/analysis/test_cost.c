@@ -152,7 +152,7 @@ static double gradient_ratio(const char *statements, bool bf16, int64_t N) {
   cover_count count;
   ck_assert_ptr_nonnull(all);
   cost_case c = case_of(all->pattern[0], N, TOKENS, &count);
-  c.bf16 = bf16;
+  c.products = bf16 ? COST_PAIRS : COST_F32;
   c.peak *= bf16 ? 2 : 1;
   return cost_gradient_seconds(all->pattern[0], &c) /
          cost_seconds(all->pattern[0], &c);

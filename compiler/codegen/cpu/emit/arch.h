@@ -18,6 +18,7 @@ typedef struct isa {
   int value_block;       /* dimensions of a register block of P V */
   bool scales_by_power;  /* has vscalefps: x * 2^n in one instruction */
   bool dot_bf16;         /* has vdpbf16ps: pairs of bf16 into f32 */
+  bool tiles;            /* has tdpbf16ps: 16 x 16 sums of such pairs */
 } isa;
 
 typedef struct arch {
@@ -45,6 +46,15 @@ typedef struct arch {
   ref (*round_pairs)(emit *e, ref first, ref second);
   /* The same, but all of the first and then all of the second. */
   ref (*round_rows)(emit *e, ref first, ref second);
+  /* Registers of 16 rows of 64 bytes, by number; only with isa.tiles. A function
+   * opens them before their first use and closes them before it returns. `room`: 64
+   * bytes. tile_multiply: sum[m][n] += the sum over k of the pairs a[m][k] b[k][n]. */
+  void (*tiles_open)(emit *e, ref room);
+  void (*tiles_close)(emit *e);
+  void (*tile_clear)(emit *e, int tile);
+  void (*tile_load)(emit *e, int tile, ref place, int64_t stride);
+  void (*tile_store)(emit *e, int tile, ref place, int64_t stride);
+  void (*tile_multiply)(emit *e, int sum, int a, int b);
 } arch;
 
 /* Of the processor that this build is for. */

@@ -52,6 +52,52 @@ static ref x86_round_pairs(emit *e, ref first, ref second) {
   return emit_shuffle(e, both, both, lane, 2 * width);
 }
 
+/* ---- tiles --------------------------------------------------------------- */
+
+enum { TILES = 8, TILE_ROWS = 16, TILE_BYTES = 64 };
+
+/* Palette 1, all tiles whole: bytes of a row from byte 16 on, two each; rows from byte
+ * 48 on. */
+static void x86_tiles_open(emit *e, ref room) {
+  ref word[16];
+  for (int i = 0; i < 16; i++) {
+    int64_t bits = i == 0 ? 1 : 0;
+    if (i >= 4 && i < 4 + TILES / 2) bits = TILE_BYTES | TILE_BYTES << 16;
+    if (i >= 12 && i < 12 + TILES / 4) bits = TILE_ROWS * 0x01010101;
+    word[i] = emit_word(e, bits);
+  }
+  emit_store(e, LLVMConstVector(word, 16), room, 64);
+  emit_intrinsic(e, "llvm.x86.ldtilecfg", NULL, 0, &room, 1);
+}
+
+static void x86_tiles_close(emit *e) {
+  emit_intrinsic(e, "llvm.x86.tilerelease", NULL, 0, NULL, 0);
+}
+
+static ref tile_number(emit *e, int tile) {
+  return LLVMConstInt(e->i8, (unsigned long long)tile, false);
+}
+
+static void x86_tile_clear(emit *e, int tile) {
+  ref argument = tile_number(e, tile);
+  emit_intrinsic(e, "llvm.x86.tilezero", NULL, 0, &argument, 1);
+}
+
+static void x86_tile_load(emit *e, int tile, ref place, int64_t stride) {
+  ref argument[] = {tile_number(e, tile), place, emit_long(e, stride)};
+  emit_intrinsic(e, "llvm.x86.tileloadd64", NULL, 0, argument, 3);
+}
+
+static void x86_tile_store(emit *e, int tile, ref place, int64_t stride) {
+  ref argument[] = {tile_number(e, tile), place, emit_long(e, stride)};
+  emit_intrinsic(e, "llvm.x86.tilestored64", NULL, 0, argument, 3);
+}
+
+static void x86_tile_multiply(emit *e, int sum, int a, int b) {
+  ref argument[] = {tile_number(e, sum), tile_number(e, a), tile_number(e, b)};
+  emit_intrinsic(e, "llvm.x86.tdpbf16ps", NULL, 0, argument, 3);
+}
+
 const arch host_arch = {
     .name = "x86-64",
     .triple = "x86_64-unknown-linux-gnu",
@@ -69,4 +115,10 @@ const arch host_arch = {
     .dot_pairs = x86_dot_pairs,
     .round_pairs = x86_round_pairs,
     .round_rows = x86_round_rows,
+    .tiles_open = x86_tiles_open,
+    .tiles_close = x86_tiles_close,
+    .tile_clear = x86_tile_clear,
+    .tile_load = x86_tile_load,
+    .tile_store = x86_tile_store,
+    .tile_multiply = x86_tile_multiply,
 };
