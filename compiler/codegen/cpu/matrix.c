@@ -157,24 +157,34 @@ static ref row_or_zeros(build *b, const pv_rooms *r, ref rows, int64_t stride, i
   return emit_select(e, emit_compare(e, IS_LESS, emit_long(e, n), count), place, r->zeros);
 }
 
-/* Values of 16 pairs of keys in 32 dimensions become rows of dimensions. */
-static void load_values(build *b, const pv_rooms *r, ref values, int64_t stride,
-                        ref count) {
+/* Values of 16 pairs of keys in a block's dimensions become rows of dimensions. */
+static void turn_values(build *b, const pv_rooms *r, ref values, int64_t stride,
+                        ref count, ref to) {
   emit *e = &b->emit;
   ref row[SIDE];
-  for (int half = 0; half < blocks(b); half++) {
-    ref from = emit_offset(e, values, half * TILE_ROW);
+  for (int i = 0; i < blocks(b); i++) {
+    ref from = emit_offset(e, values, i * TILE_ROW);
     for (int n = 0; n < SIDE; n++)
       row[n] = emit_load(e, emit_vector(e->i32, SIDE),
                          row_or_zeros(b, r, from, stride, n, count), CELL);
     turn_square(b, row);
     for (int n = 0; n < SIDE; n++)
-      emit_store(e, row[n],
-                 emit_offset(e, r->turned, half * TILE_BYTES + n * TILE_ROW), 64);
+      emit_store(e, row[n], emit_offset(e, to, i * TILE_BYTES + n * TILE_ROW), 64);
   }
-  for (int half = 0; half < blocks(b); half++)
-    host_arch.tile_load(e, ROWS + half, emit_offset(e, r->turned, half * TILE_BYTES),
+}
+
+/* Where the turned values of the pairs from number `pair` on stand. */
+static ref turned_at(const build *b, const pv_rooms *r, ref pair) {
+  const emit *e = &b->emit;
+  return emit_at(e, r->turned, emit_mul(e, pair, emit_long(e, blocks(b) * TILE_ROW)));
+}
+
+/* The sums grow by turned values times weights. */
+static void multiply_turned(build *b, ref turned, ref weights) {
+  for (int i = 0; i < blocks(b); i++)
+    host_arch.tile_load(&b->emit, ROWS + i, emit_offset(&b->emit, turned, i * TILE_BYTES),
                         TILE_ROW);
+  multiply_lanes(b, weights);
 }
 
 /* The last weights, with zeros behind them. */
@@ -205,32 +215,39 @@ static void join_sums(build *b, const pv_rooms *r, ref o, ref const *alpha) {
   }
 }
 
-/* 32 dimensions from `values` on, over `whole` pairs of keys and `rest` more. */
+/* A block's dimensions from `values` on, over `whole` pairs of keys and `rest` more. A
+ * tile that is loaded right behind the stores of its rows would wait for them: all values
+ * are turned first. */
 static void pv_tiles(build *b, const pv_rooms *r, ref values, int64_t stride, ref whole,
                      ref rest) {
   emit *e = &b->emit;
-  ref p = emit_parameter(e, 1);
   loop pair;
+  branch_block some;
+  loop_begin(e, &pair, "turn", emit_long(e, 0), whole, SIDE, NULL, 0);
+  turn_values(b, r, emit_at(e, values, emit_mul(e, pair.index, emit_long(e, stride))),
+              stride, NULL, turned_at(b, r, pair.index));
+  loop_end(e, &pair, NULL);
+  ref is_rest = emit_compare(e, IS_GREATER, rest, emit_long(e, 0));
+  branch_begin(e, &some, "turn_rest", is_rest);
+  turn_values(b, r, emit_at(e, values, emit_mul(e, whole, emit_long(e, stride))), stride,
+              rest, turned_at(b, r, whole));
+  branch_end(e, &some);
   clear_sums(b);
   loop_begin(e, &pair, "keys", emit_long(e, 0), whole, SIDE, NULL, 0);
-  load_values(b, r, emit_at(e, values, emit_mul(e, pair.index, emit_long(e, stride))),
-              stride, NULL);
-  multiply_lanes(b, tile_row_at(b, p, pair.index));
+  multiply_turned(b, turned_at(b, r, pair.index),
+                  tile_row_at(b, emit_parameter(e, 1), pair.index));
   loop_end(e, &pair, NULL);
-  branch_block some;
-  branch_begin(e, &some, "rest", emit_compare(e, IS_GREATER, rest, emit_long(e, 0)));
-  load_values(b, r, emit_at(e, values, emit_mul(e, whole, emit_long(e, stride))), stride,
-              rest);
-  multiply_lanes(b, r->weights);
+  branch_begin(e, &some, "rest", is_rest);
+  multiply_turned(b, turned_at(b, r, whole), r->weights);
   branch_end(e, &some);
 }
 
 void matrix_pv(build *b, const char *name, int64_t width) {
   emit *e = &b->emit;
-  int64_t stride = width * CELL;
+  int64_t stride = width * CELL, pairs_most = b->plan->table.tile_keys / 2;
   emit_function(e, name, 'v', "ppppl");
   for (int i = 0; i < 4; i++) emit_noalias(e, i);
-  pv_rooms r = {.turned = room_of(b, blocks(b) * TILE_BYTES),
+  pv_rooms r = {.turned = room_of(b, (pairs_most / SIDE + 1) * blocks(b) * TILE_BYTES),
                 .weights = room_of(b, groups(b) * TILE_BYTES),
                 .sums = room_of(b, 4 * TILE_BYTES),
                 .zeros = room_of(b, TILE_ROW)};
