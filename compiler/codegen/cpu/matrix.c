@@ -59,26 +59,30 @@ static ref_type floats(const build *b) {
 
 /* ---- qk ------------------------------------------------------------------ */
 
-/* mx after 32 keys whose scores have just been stored: in four chains. */
+/* mx after a block of keys whose scores have just been stored. */
 static void block_maximum(build *b, ref scores, ref *mx) {
-  enum { CHAINS = 4 };
+  enum { CHAINS = 2 };
   emit *e = &b->emit;
-  int registers = b->isa->registers;
-  ref best[CHAINS][REGISTERS_MAX], row[REGISTERS_MAX];
-  for (int key = 0; key < block_rows(b); key++) {
-    tile_load_row(b, floats(b), emit_offset(e, scores, key * tile_row_bytes(b)), row);
-    for (int reg = 0; reg < registers; reg++) {
-      ref *to = &best[key % CHAINS][reg];
-      ref before = key < CHAINS ? emit_splat(e, emit_real(e, -INFINITY), e->width) : *to;
-      *to = emit_greater(e, row[reg], before);
-    }
-  }
-  for (int i = 0; i < CHAINS; i++)
+  int registers = b->isa->registers, count = CHAINS * registers;
+  ref best[LOOP_CARRIED_MAX], next[LOOP_CARRIED_MAX], row[REGISTERS_MAX];
+  for (int i = 0; i < count; i++)
+    best[i] = i < registers ? mx[i] : emit_splat(e, emit_real(e, -INFINITY), e->width);
+  loop key;
+  loop_begin(e, &key, "maximum", emit_long(e, 0), emit_long(e, block_rows(b)), CHAINS,
+             best, count);
+  ref place = tile_row_at(b, scores, key.index);
+  for (int i = 0; i < CHAINS; i++) {
+    tile_load_row(b, floats(b), emit_offset(e, place, i * tile_row_bytes(b)), row);
     for (int reg = 0; reg < registers; reg++)
-      mx[reg] = emit_greater(e, best[i][reg], mx[reg]);
+      next[i * registers + reg] =
+          emit_greater(e, row[reg], key.carried[i * registers + reg]);
+  }
+  loop_end(e, &key, next);
+  for (int reg = 0; reg < registers; reg++)
+    mx[reg] = emit_greater(e, key.carried[registers + reg], key.carried[reg]);
 }
 
-/* Scores of 32 keys. */
+/* Scores of a block of keys. */
 static void qk_tiles(build *b, ref rows, ref qt, ref scores, int64_t depth) {
   emit *e = &b->emit;
   int64_t row_bytes = depth * CELL;
@@ -127,9 +131,10 @@ void matrix_qk(build *b, const char *name, int64_t width) {
 
 /* ---- pv ------------------------------------------------------------------ */
 
-/* Memory of a pv: turned values, weights of the last keys, sums, and zeros. */
+/* Memory of a pv: turned values, the last values and weights with zeros behind them,
+ * sums, and zeros. */
 typedef struct pv_rooms {
-  ref turned, weights, sums, zeros;
+  ref turned, values, weights, sums, zeros;
 } pv_rooms;
 
 /* Turns 16 vectors of 16 cells round. */
@@ -148,28 +153,33 @@ static void turn_square(build *b, ref *row) {
     }
 }
 
-/* Row `n` of 16, of which the first `count` are there (NULL: all): others are zeros. */
-static ref row_or_zeros(build *b, const pv_rooms *r, ref rows, int64_t stride, int n,
-                        ref count) {
+/* Copies `count` of 16 rows, with zeros behind them. */
+static void pad_rows(build *b, ref from, int64_t row_bytes, ref count, ref zeros, ref to) {
   emit *e = &b->emit;
-  ref place = emit_offset(e, rows, n * stride);
-  if (!count) return place;
-  return emit_select(e, emit_compare(e, IS_LESS, emit_long(e, n), count), place, r->zeros);
+  loop row, at;
+  loop_begin(e, &row, "rows", emit_long(e, 0), emit_long(e, SIDE), 1, NULL, 0);
+  ref there = emit_compare(e, IS_LESS, row.index, count);
+  ref offset = emit_mul(e, row.index, emit_long(e, row_bytes));
+  loop_begin(e, &at, "pad", emit_long(e, 0), emit_long(e, row_bytes), TILE_ROW, NULL, 0);
+  ref place = emit_add(e, offset, at.index);
+  ref cells = emit_load(e, emit_vector(e->i32, SIDE),
+                        emit_select(e, there, emit_at(e, from, place), zeros), CELL);
+  emit_store(e, cells, emit_at(e, to, place), TILE_ROW);
+  loop_end(e, &at, NULL);
+  loop_end(e, &row, NULL);
 }
 
 /* Values of 16 pairs of keys in a block's dimensions become rows of dimensions. */
-static void turn_values(build *b, const pv_rooms *r, ref values, int64_t stride,
-                        ref count, ref to) {
+static void turn_values(build *b, ref values, int64_t stride, ref to) {
   emit *e = &b->emit;
   ref row[SIDE];
   for (int i = 0; i < blocks(b); i++) {
-    ref from = emit_offset(e, values, i * TILE_ROW);
     for (int n = 0; n < SIDE; n++)
       row[n] = emit_load(e, emit_vector(e->i32, SIDE),
-                         row_or_zeros(b, r, from, stride, n, count), CELL);
+                         emit_offset(e, values, i * TILE_ROW + n * stride), CELL);
     turn_square(b, row);
     for (int n = 0; n < SIDE; n++)
-      emit_store(e, row[n], emit_offset(e, to, i * TILE_BYTES + n * TILE_ROW), 64);
+      emit_store(e, row[n], emit_offset(e, to, i * TILE_BYTES + n * TILE_ROW), TILE_ROW);
   }
 }
 
@@ -187,59 +197,45 @@ static void multiply_turned(build *b, ref turned, ref weights) {
   multiply_lanes(b, weights);
 }
 
-/* The last weights, with zeros behind them. */
-static ref pad_weights(build *b, const pv_rooms *r, ref p, ref count) {
-  emit *e = &b->emit;
-  for (int n = 0; n < SIDE; n++)
-    for (int i = 0; i < groups(b); i++) {
-      ref from = row_or_zeros(b, r, emit_offset(e, p, i * TILE_ROW),
-                              tile_row_bytes(b), n, count);
-      emit_store(e, emit_load(e, emit_vector(e->i32, SIDE), from, CELL),
-                 emit_offset(e, r->weights, n * tile_row_bytes(b) + i * TILE_ROW), 64);
-    }
-  return r->weights;
-}
-
-/* o = alpha o + the sums of 32 dimensions. */
+/* o = alpha o + the sums of a block's dimensions. */
 static void join_sums(build *b, const pv_rooms *r, ref o, ref const *alpha) {
   emit *e = &b->emit;
   ref before[REGISTERS_MAX], sum[REGISTERS_MAX];
   store_sums(b, r->sums);
-  for (int dim = 0; dim < block_rows(b); dim++) {
-    ref place = emit_offset(e, o, dim * tile_row_bytes(b));
-    tile_load_row(b, floats(b), place, before);
-    tile_load_row(b, floats(b), emit_offset(e, r->sums, dim * tile_row_bytes(b)), sum);
-    for (int reg = 0; reg < b->isa->registers; reg++)
-      sum[reg] = emit_fma(e, alpha[reg], before[reg], sum[reg]);
-    tile_store_row(b, sum, place);
-  }
+  loop dim;
+  loop_begin(e, &dim, "join", emit_long(e, 0), emit_long(e, block_rows(b)), 1, NULL, 0);
+  ref place = tile_row_at(b, o, dim.index);
+  tile_load_row(b, floats(b), place, before);
+  tile_load_row(b, floats(b), tile_row_at(b, r->sums, dim.index), sum);
+  for (int reg = 0; reg < b->isa->registers; reg++)
+    sum[reg] = emit_fma(e, alpha[reg], before[reg], sum[reg]);
+  tile_store_row(b, sum, place);
+  loop_end(e, &dim, NULL);
 }
 
-/* A block's dimensions from `values` on, over `whole` pairs of keys and `rest` more. A
- * tile that is loaded right behind the stores of its rows would wait for them: all values
- * are turned first. */
-static void pv_tiles(build *b, const pv_rooms *r, ref values, int64_t stride, ref whole,
-                     ref rest) {
+/* The block of dimensions from number `dim` on, over `pairs` of keys, of which those from
+ * `whole` on are padded. A tile that is loaded right behind the stores of its rows would
+ * wait for them: all values are turned first. */
+static void pv_tiles(build *b, const pv_rooms *r, ref dim, int64_t stride, ref pairs,
+                     ref whole) {
   emit *e = &b->emit;
   loop pair;
-  branch_block some;
-  loop_begin(e, &pair, "turn", emit_long(e, 0), whole, SIDE, NULL, 0);
-  turn_values(b, r, emit_at(e, values, emit_mul(e, pair.index, emit_long(e, stride))),
-              stride, NULL, turned_at(b, r, pair.index));
+  ref column = emit_mul(e, dim, emit_long(e, CELL));
+  ref values = emit_at(e, emit_parameter(e, 0), column);
+  ref last = emit_at(e, r->values, column);
+  loop_begin(e, &pair, "turn", emit_long(e, 0), pairs, SIDE, NULL, 0);
+  ref from = emit_at(e, values, emit_mul(e, pair.index, emit_long(e, stride)));
+  ref inside = emit_compare(e, IS_LESS, pair.index, whole);
+  turn_values(b, emit_select(e, inside, from, last), stride,
+              turned_at(b, r, pair.index));
   loop_end(e, &pair, NULL);
-  ref is_rest = emit_compare(e, IS_GREATER, rest, emit_long(e, 0));
-  branch_begin(e, &some, "turn_rest", is_rest);
-  turn_values(b, r, emit_at(e, values, emit_mul(e, whole, emit_long(e, stride))), stride,
-              rest, turned_at(b, r, whole));
-  branch_end(e, &some);
   clear_sums(b);
-  loop_begin(e, &pair, "keys", emit_long(e, 0), whole, SIDE, NULL, 0);
+  loop_begin(e, &pair, "keys", emit_long(e, 0), pairs, SIDE, NULL, 0);
+  ref weights = tile_row_at(b, emit_parameter(e, 1), pair.index);
+  inside = emit_compare(e, IS_LESS, pair.index, whole);
   multiply_turned(b, turned_at(b, r, pair.index),
-                  tile_row_at(b, emit_parameter(e, 1), pair.index));
+                  emit_select(e, inside, weights, r->weights));
   loop_end(e, &pair, NULL);
-  branch_begin(e, &some, "rest", is_rest);
-  multiply_turned(b, turned_at(b, r, whole), r->weights);
-  branch_end(e, &some);
 }
 
 void matrix_pv(build *b, const char *name, int64_t width) {
@@ -248,11 +244,12 @@ void matrix_pv(build *b, const char *name, int64_t width) {
   emit_function(e, name, 'v', "ppppl");
   for (int i = 0; i < 4; i++) emit_noalias(e, i);
   pv_rooms r = {.turned = room_of(b, (pairs_most / SIDE + 1) * blocks(b) * TILE_BYTES),
+                .values = room_of(b, SIDE * stride),
                 .weights = room_of(b, groups(b) * TILE_BYTES),
-                .sums = room_of(b, 4 * TILE_BYTES),
+                .sums = room_of(b, SUMS * TILE_BYTES),
                 .zeros = room_of(b, TILE_ROW)};
   ref config = room_of(b, TILE_ROW), alpha[REGISTERS_MAX];
-  emit_store(e, emit_zero(emit_vector(e->i32, SIDE)), r.zeros, 64);
+  emit_store(e, emit_zero(emit_vector(e->i32, SIDE)), r.zeros, TILE_ROW);
   host_arch.tiles_open(e, config);
   tile_load_row(b, floats(b), emit_parameter(e, 3), alpha);
   ref pairs = emit_shift_right(
@@ -261,13 +258,15 @@ void matrix_pv(build *b, const char *name, int64_t width) {
   ref rest = emit_sub(e, pairs, whole);
   branch_block some;
   branch_begin(e, &some, "pad", emit_compare(e, IS_GREATER, rest, emit_long(e, 0)));
-  pad_weights(b, &r, tile_row_at(b, emit_parameter(e, 1), whole), rest);
+  pad_rows(b, tile_row_at(b, emit_parameter(e, 1), whole), tile_row_bytes(b), rest,
+           r.zeros, r.weights);
+  pad_rows(b, emit_at(e, emit_parameter(e, 0), emit_mul(e, whole, emit_long(e, stride))),
+           stride, rest, r.zeros, r.values);
   branch_end(e, &some);
   loop dim;
-  loop_begin(e, &dim, "values", emit_long(e, 0), emit_long(e, width), block_rows(b), NULL, 0);
-  pv_tiles(b, &r,
-           emit_at(e, emit_parameter(e, 0), emit_mul(e, dim.index, emit_long(e, CELL))),
-           stride, whole, rest);
+  loop_begin(e, &dim, "values", emit_long(e, 0), emit_long(e, width), block_rows(b), NULL,
+             0);
+  pv_tiles(b, &r, dim.index, stride, pairs, whole);
   join_sums(b, &r, tile_row_at(b, emit_parameter(e, 2), dim.index), alpha);
   loop_end(e, &dim, NULL);
   host_arch.tiles_close(e);
