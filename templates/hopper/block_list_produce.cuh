@@ -126,8 +126,8 @@ struct unit_stream {
 };
 
 // The message of a tile: {visits; -1 behind the last tile, position of its first row,
-// keys of its batch row, line} and {row, keys that all rows see: from, to, 0}. It stays until the
-// consumers have released the queries of the tile behind it.
+// keys of its batch row, line} and {row, keys that all rows see: from, to, 0}. It stays
+// until the consumers have released the queries of the tile behind it.
 DEVICE u32 message_of(u32 base, u32 tile) {
   return base + AT_TILE + tile % 2 * TILE_BYTES;
 }
