@@ -14,11 +14,11 @@ typedef struct arch_isa {
   bool (*present)(void);  /* on this machine */
   int32_t width;          /* floats in a vector register */
   bool dot_bf16;          /* multiplies pairs of bf16 */
-  bool tiles;             /* of 16 x 16 sums of pairs */
+  bool tiles;             /* multiplies them by tiles, 16 x 16 sums at once */
   int32_t pair_operations; /* of a turn of dot_pairs */
   bool (*slow)(void);     /* on this machine the row before it is quicker; NULL: no */
-  /* Loops from registers: arch.peak_sums vectors of multiply-adds a turn, of
-   * f32 and, only with dot_bf16, of pairs of bf16. */
+  /* Loops from registers: arch.peak_sums vectors of multiply-adds of f32 a turn; and,
+   * only with dot_bf16, pair_operations of bf16. */
   void (*multiply)(int64_t turns);
   void (*dot_pairs)(int64_t turns);
 } arch_isa;

@@ -22,7 +22,8 @@ compiler/library/library_header.c cli/build.sh
 runtime/stream/stream_bound.c cli/cli_stream.sh
 compiler/codegen/gpu nvrtc hopper_gate emulated cli/emulator.sh gpu/gpu.sh
 compiler/codegen/gpu/emit nvrtc emulated cli/emulator.sh gpu/gpu.sh
-compiler/codegen/gpu/hopper hopper_gate hopper hopper_grid hopper_gather hopper_block_list emulated cli/emulator.sh gpu/gpu.sh
+compiler/codegen/gpu/hopper hopper_gate hopper hopper_grid hopper_gather hopper_block_list
+compiler/codegen/gpu/hopper emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda emulated cli/emulator.sh gpu/gpu.sh
 runtime/cuda/launch cli/emulator.sh gpu/gpu.sh
 runtime/cuda/module cli/emulator.sh gpu/gpu.sh

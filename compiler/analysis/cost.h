@@ -16,10 +16,10 @@ double cost_bytes(const pattern *p, int64_t N, int64_t M);
  * those with j <= t. */
 double cost_dense(const pattern *p, int64_t N, int64_t M, bool causal);
 
-/* The facts that cost_seconds needs besides the pattern. */
 /* How a kernel multiplies: f32, pairs of bf16, or tiles of them. */
 typedef enum cost_products { COST_F32, COST_PAIRS, COST_TILES } cost_products;
 
+/* The facts that cost_seconds needs besides the pattern. */
 typedef struct cost_case {
   const cover_count *count; /* of all batch rows */
   int32_t tile_keys;        /* of its tiles, which have COST_TILE_ROWS rows */

@@ -25,8 +25,8 @@ bool dil_isa_has_pairs(const char *isa);
 /* Returns whether it multiplies them by tiles. */
 bool dil_isa_has_tiles(const char *isa);
 /* GFLOP/s of multiply-adds (two operations) that one core reaches from
- * registers, the best round within about `seconds`; with bf16 those of
- * bf16 pairs or of tiles, where the set has them, else of f32. 0: this host does not know `isa`. */
+ * registers, the best round within about `seconds`; with bf16 those of bf16 pairs or
+ * of tiles, where the set has them, else of f32. 0: this host does not know `isa`. */
 double dil_peak_flops(const char *isa, bool bf16, double seconds);
 
 #pragma GCC visibility pop

@@ -62,8 +62,8 @@ static inline const char *cuda_chip_fast(int32_t arch) {
   return chip ? chip->fast : NULL;
 }
 
-/* Returns whether a family is the fast one of some chip, or that of its grids or of
- * its gathered rows. */
+/* Returns whether a family is the fast one of some chip, or that of its grids, of
+ * its gathered rows or of its lists of blocks. */
 static inline bool cuda_is_fast(const char *family) {
   const cuda_chip *chip;
   for (int32_t i = 0; (chip = cuda_chip_row(i)); i++) {

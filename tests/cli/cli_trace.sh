@@ -118,8 +118,9 @@ is "that is told once, before the run" told_once \
   env DIL_METRICS=/nosuch/folder/m.prom "$DIL" run $tiny
 is "a log of the wrong level" exits 2 env DIL_LOG=loud "$DIL" --version
 logs() {
+  isa=$("$DIL" doctor | awk '/^cpu  *found/ { print $3 }')
   DIL_LOG=info:$TMP/log "$DIL" run $tiny >/dev/null &&
-    grep -q "info: kernel 'longnet' for a[a-z0-9]* tiles: " "$TMP/log"
+    grep -q "info: kernel 'longnet' for ${isa:?} tiles: " "$TMP/log"
 }
 is "a log of a run" logs
 exit $bad

@@ -130,7 +130,7 @@ void build_aim(build *b, const plan *p, const isa *set) {
   emit *e = &b->emit;
   b->plan = p;
   b->tiles = matrix_fits(p, set);
-  /* processors with tiles multiply single pairs at half the rate of f32 */
+  /* Intel's processors, which have tiles, multiply pairs at half the rate of f32. */
   bool pairs = b->tiles || (set->dot_bf16 && !set->tiles);
   if (p->table.grid.axes) set = narrow_isa(b, set);
   if (b->tiles) set = tiled_isa(b, set);

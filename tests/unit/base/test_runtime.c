@@ -317,8 +317,7 @@ START_TEST(peaks_of_the_host) {
          brain);
   ck_assert_double_gt(narrow, 1);
   ck_assert_double_gt(best, 0.7 * narrow);
-  /* Some chips begin a bf16 product in every cycle, some in every second one; tiles
-   * have 1024 in a cycle. */
+  /* Some chips begin a bf16 product in every second cycle; tiles have 1024 in each. */
   ck_assert_double_gt(brain, 0.3 * best);
   ck_assert_double_lt(brain, dil_isa_has_tiles(isa) ? 10000 : 2000);
 }
