@@ -87,9 +87,9 @@ dil_status gradient_delta(const gradient_run *g, const cuda_code *code) {
   if (status) return status;
   gradient_fill(g, true, &p);
   int64_t rows = cuda_rows(g->of) * g->of->table->heads; /* as dil_delta counts */
-  return gradient_launch_rows(
-      g, (rows * DIL_ROW_LANES(g->of->table->value_dim) + 31) / 32, code,
-      ENTRY_DELTA, &p);
+  int64_t warps = (rows * DIL_ROW_LANES(g->of->table->value_dim) + 31) / 32;
+  int64_t most = ROW_WARPS * DIL_FACT_BLOCKS * g->of->device->facts.processors;
+  return gradient_launch_rows(g, minimum(warps, most), code, ENTRY_DELTA, &p);
 }
 
 /* Returns whether a code makes something that is wanted. */

@@ -91,59 +91,38 @@ DIL_INLINE void end_tile(const dil_gradient_params &g, const dil_tile &t,
 /* ---- all rows ------------------------------------------------------------ */
 
 #if MAKES & MAKES_Q
-struct alignas(4 * sizeof(element)) four_elements {
-  element at[4];
+template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) neighbours {
+  T at[COUNT];
 };
+typedef neighbours<element, 4> four_elements;
 
-/* The product of eight elements of two rows, of which the lane has those from `i` on.
- * `fours`: they are read four at a time. */
-DIL_INLINE float dot_eight(const element *d, const element *o, int i, bool fours) {
-  float sum = 0;
+/* Eight elements of a row from number i on, UNIT of them a load; 0 behind its end. */
+template <int UNIT, class T>
+DIL_INLINE void load_eight(T (&x)[8], const T *row, int i) {
 #pragma unroll
-  for (int k = 0; k < 8; k += 4) {
-    four_elements x = {}, y = {};
-    if (fours && i + k < VALUE_DIM) {
-      x = *(const four_elements *)(d + i + k);
-      y = *(const four_elements *)(o + i + k);
-    }
+  for (int k = 0; k < 8; k += UNIT) {
+    neighbours<T, UNIT> some = {};
+    if (i + k < VALUE_DIM) some = *(const neighbours<T, UNIT> *)(row + i + k);
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      if (!fours && i + k + e < VALUE_DIM) {
-        x.at[e] = d[i + k + e];
-        y.at[e] = o[i + k + e];
-      }
-      sum += widen(x.at[e]) * widen(y.at[e]);
-    }
+    for (int e = 0; e < UNIT; e++) x[k + e] = some.at[e];
   }
-  return sum;
-}
-/* The same of an o of f32. */
-DIL_INLINE float dot_eight_wide(const element *d, const float *o, int i) {
-  float sum = 0;
-#pragma unroll
-  for (int k = 0; k < 8; k++)
-    if (i + k < VALUE_DIM) sum += widen(d[i + k]) * o[i + k];
-  return sum;
 }
 
-/* A lane's part of dO . o of a row. */
-DIL_INLINE float dot_output(const dil_gradient_params &g, const dil_place &at,
-                            int lane) {
-  const dil_params &p = g.of;
-  const int lanes = DIL_ROW_LANES(VALUE_DIM);
-  const element *d = output_row(p, at.b, at.n, at.h);
-  long long from = queries_place(p, at.b, g.o_stride) + at.n * g.o_stride[1] +
-                   (at.h - p.head) * g.o_stride[2];
-  const element *o = (const element *)g.o + from;
-  bool fours = VALUE_DIM % 4 == 0 &&
-               ((unsigned long long)d | (unsigned long long)o) %
-                       sizeof(four_elements) == 0;
-  float sum = 0;
+/* An element, or a number of f32. */
+template <class T> DIL_INLINE float to_float(T x) {
+  return sizeof x == sizeof(float) ? (float)x : widen((element)x);
+}
+
+/* How many elements of any row of dO, and of o, one load reads: these stand where
+ * their number divides addresses. */
+DIL_INLINE int output_unit(const dil_gradient_params &g) {
+  unsigned long long steps = 0;
 #pragma unroll
-  for (int i = 8 * lane; i < VALUE_DIM; i += 8 * lanes)
-    sum += g.o_wide ? dot_eight_wide(d, (const float *)g.o + from, i)
-                    : dot_eight(d, o, i, fours);
-  return sum;
+  for (int k = 0; k < 3; k++) steps |= g.of.o_stride[k] | g.o_stride[k];
+  steps *= sizeof(element);
+  steps |= (unsigned long long)g.of.o | (unsigned long long)g.o;
+  if (VALUE_DIM % 8 == 0 && steps % (8 * sizeof(element)) == 0) return 8;
+  return VALUE_DIM % 4 == 0 && steps % (4 * sizeof(element)) == 0 ? 4 : 1;
 }
 
 /* lse of a row in units of log2, and its delta. */
@@ -163,26 +142,76 @@ DIL_INLINE void put_facts(const dil_gradient_params &g, const dil_place &at,
   facts[1] = sum;
 }
 
-/* A few lanes for each row; all of a warp take part in the sums. */
-extern "C" __global__ void
-dil_delta(const __grid_constant__ dil_gradient_params g) {
-  if (g.only_if && !*g.only_if) return;
+/* The place of row `index`, which is so many batch rows, rows and heads behind `at`.
+ * Divisions of long numbers would take longer than the row. */
+DIL_INLINE dil_place place_behind(const dil_params &p, dil_place at,
+                                  const dil_place &step, long long index) {
+  if (is_packed(p)) return place_of(p, index);
+  at.h += step.h;
+  int more = at.h >= p.head + p.heads;
+  at.h -= more ? p.heads : 0;
+  at.n += step.n + more;
+  more = at.n >= p.rows;
+  at.n -= more ? p.rows : 0;
+  at.b += step.b + more;
+  return at;
+}
+
+/* A lane's part of dO . o of a row. O is what o has. */
+template <int UNIT, class O>
+DIL_INLINE float dot_output(const dil_gradient_params &g, const dil_place &at,
+                            int lane) {
   const dil_params &p = g.of;
   const int lanes = DIL_ROW_LANES(VALUE_DIM);
-  long long rows = all_rows(p), step = (long long)gridDim.x * blockDim.x / lanes;
+  const element *there = output_row(p, at.b, at.n, at.h);
+  const O *here = (const O *)g.o + queries_place(p, at.b, g.o_stride) +
+                  at.n * g.o_stride[1] + (at.h - p.head) * g.o_stride[2];
+  float sum = 0;
+#pragma unroll
+  for (int i = 8 * lane; i < VALUE_DIM; i += 8 * lanes) {
+    element d[8];
+    O o[8];
+    load_eight<UNIT>(d, there, i);
+    load_eight<UNIT>(o, here, i);
+#pragma unroll
+    for (int e = 0; e < 8; e++) sum += widen(d[e]) * to_float(o[e]);
+  }
+  return sum;
+}
+
+/* Rows are taken in turns, a few lanes each; all of a warp take part in the sums. */
+template <int UNIT, class O>
+DIL_INLINE void make_facts(const dil_gradient_params &g) {
+  const dil_params &p = g.of;
+  const int lanes = DIL_ROW_LANES(VALUE_DIM);
   int lane = threadIdx.x % lanes, own = threadIdx.x % 32 / lanes;
+  long long rows = all_rows(p), step = (long long)gridDim.x * blockDim.x / lanes;
   long long first =
       ((long long)blockIdx.x * blockDim.x + threadIdx.x / 32 * 32) / lanes;
+  dil_place at = place_of(p, first + own < rows ? first + own : 0), apart = {};
+  if (!is_packed(p)) apart = place_of(p, step);
+  apart.h -= p.head;
 #pragma unroll 1
   for (; first < rows; first += step) {
-    bool there = first + own < rows;
-    dil_place at = place_of(p, there ? first + own : 0);
-    there &= at.b >= 0;
-    float sum = there && g.o ? dot_output(g, at, lane) : 0;
+    long long row = first + own;
+    bool there = row < rows && at.b >= 0;
+    float sum = there && g.o ? dot_output<UNIT, O>(g, at, lane) : 0;
 #pragma unroll
     for (int away = lanes / 2; away; away >>= 1)
       sum += __shfl_xor_sync(0xffffffffu, sum, away);
-    if (there && lane == 0) put_facts(g, at, first + own, sum);
+    if (there && lane == 0) put_facts(g, at, row, sum);
+    if (row + step < rows) at = place_behind(p, at, apart, row + step);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256, DIL_FACT_BLOCKS)
+dil_delta(const __grid_constant__ dil_gradient_params g) {
+  if (g.only_if && !*g.only_if) return;
+  if (g.o_wide) return make_facts<1, float>(g);
+  switch (output_unit(g)) {
+  case 8: return make_facts<VALUE_DIM % 8 ? 1 : 8, element>(g);
+  case 4: return make_facts<VALUE_DIM % 4 ? 1 : 4, element>(g);
+  default: return make_facts<1, element>(g);
   }
 }
 

@@ -24,9 +24,15 @@ DEVICE bool all_finite(bool finite) {
   return finite;
 }
 
+DEVICE void add_two(float *to, float a, float b) {
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b)
+               : "memory");
+}
+
 // Adds a warp's rows to the sums of earlier passes, or writes them where there are
 // none; a row that is marked gains nothing. The four threads of a row write 32 bytes
-// together.
+// together. One tile of a pass has a row, so that the order of additions is that of
+// the passes; the memory adds, and no thread waits for what the sums were.
 template <int count>
 DEVICE bool put_gradient(const hopper_backward_launch &run,
                          const hopper_gradient &to, float (&x)[count],
@@ -48,15 +54,10 @@ DEVICE bool put_gradient(const hopper_backward_launch &run,
     if (marked && !run.opens) continue;
 #pragma unroll
     for (int g = 0; g < count / 4; g++) {
-      float2 *sum = (float2 *)(here + 8 * g);
+      float a = x[4 * g + 2 * half] * factor, b = x[4 * g + 2 * half + 1] * factor;
       if (8 * g + column >= columns) continue;
-      float2 now = make_float2(0, 0);
-      if (!run.opens) now = *sum;
-      if (!marked) {
-        now.x += x[4 * g + 2 * half] * factor;
-        now.y += x[4 * g + 2 * half + 1] * factor;
-      }
-      *sum = now;
+      if (!run.opens) add_two(here + 8 * g, a, b);
+      else *(float2 *)(here + 8 * g) = marked ? make_float2(0, 0) : make_float2(a, b);
     }
   }
   return finite;

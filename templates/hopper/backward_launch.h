@@ -46,6 +46,9 @@ typedef struct hopper_backward_launch {
   int opens;                   /* the sums hold nothing yet: tiles write them */
 } hopper_backward_launch;
 
+/* Blocks of 256 threads that make facts, on a processor at once. */
+enum { HOPPER_FACT_BLOCKS = 6 };
+
 /* The parameter of the kernel that makes the facts. Strides count elements, in
  * the order batch row, row, head. */
 typedef struct hopper_facts_launch {

@@ -69,20 +69,46 @@ struct head_row {
   bool there;
   int b, n, h;
 };
-// `block`: of rows as many as a thread block takes at once.
-DEVICE head_row row_of(const hopper_facts_launch &run, long long block, int rows,
-                       int heads) {
-  long long row = (block * blockDim.x + threadIdx.x) / ROW_LANES;
-  bool there = row < (long long)run.batches * rows * heads;
+DEVICE head_row row_at(long long row, int rows, int heads) {
   int h, n;
-  long long b = divide(divide(there ? row : 0, heads, &h), rows, &n);
-  return {there, (int)b, n, h};
+  long long b = divide(divide(row, heads, &h), rows, &n);
+  return {true, (int)b, n, h};
 }
-// How many such blocks all rows are.
-DEVICE long long blocks_of(const hopper_facts_launch &run, int rows,
-                           int heads) {
+
+// Rows that thread blocks take in turn, each as many at once as it has shares of
+// ROW_LANES lanes. All lanes of a block make as many turns.
+struct row_turns {
+  head_row at, step; // of the thread; between two turns
+  int rows, heads, batches;
+  long long left;    // turns
+};
+DEVICE void keep_inside(row_turns &t) {
+  if (t.at.b >= t.batches) t.at = {false, 0, 0, 0};
+}
+// By block number `block` of `blocks`.
+DEVICE row_turns turns_of(const hopper_facts_launch &run, int block, int blocks,
+                          int rows, int heads) {
   int own = blockDim.x / ROW_LANES;
-  return ((long long)run.batches * rows * heads + own - 1) / own;
+  long long all = (long long)run.batches * rows * heads;
+  long long first = (long long)block * own;
+  row_turns t = {row_at(first + threadIdx.x / ROW_LANES, rows, heads),
+                 row_at((long long)blocks * own, rows, heads), rows, heads,
+                 run.batches, 0};
+  if (all > first) t.left = (all - first - 1) / ((long long)blocks * own) + 1;
+  keep_inside(t);
+  return t;
+}
+// A division of long numbers would take as long as a row.
+DEVICE void next_turn(row_turns &t) {
+  t.left--;
+  t.at.h += t.step.h;
+  int more = t.at.h >= t.heads;
+  t.at.h -= more ? t.heads : 0;
+  t.at.n += t.step.n + more;
+  more = t.at.n >= t.rows;
+  t.at.n -= more ? t.rows : 0;
+  t.at.b += t.step.b + more;
+  keep_inside(t);
 }
 
 // The greater of two numbers. One that is not finite does not count: it shows in
@@ -165,9 +191,9 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
   if (run.numbers) return take_numbers(run);
 #endif
   float2 tops = {0, 0};
-  long long blocks = blocks_of(run, run.rows, run.heads);
-  for (long long i = blockIdx.x; i < blocks; i += run.fact_blocks) {
-    head_row r = row_of(run, i, run.rows, run.heads);
+  row_turns t = turns_of(run, blockIdx.x, run.fact_blocks, run.rows, run.heads);
+  for (; t.left > 0; next_turn(t)) {
+    head_row r = t.at;
     long long row = ((long long)r.b * run.rows + r.n) * run.heads + r.h;
     float2 facts = find_facts(run, r, row);
 #if ELEMENT == 2
@@ -184,10 +210,10 @@ DEVICE void make_facts(const hopper_facts_launch &run) {
 #if ELEMENT == 2
 DEVICE void look_at_values(const hopper_facts_launch &run) {
   float top = 0;
-  long long blocks = blocks_of(run, run.keys, run.key_heads);
-  for (long long i = blockIdx.x - run.fact_blocks; i < blocks;
-       i += run.value_blocks) {
-    head_row r = row_of(run, i, run.keys, run.key_heads);
+  row_turns t = turns_of(run, blockIdx.x - run.fact_blocks, run.value_blocks,
+                         run.keys, run.key_heads);
+  for (; t.left > 0; next_turn(t)) {
+    head_row r = t.at;
     long long at = offset_of(run.v_stride, r.b, r.n, r.h);
     r.there &= r.n < keys_of(run, r.b);
     take_top(&top, dot_rows(run.v, run.v, at, at, r.there), r.there);
@@ -216,7 +242,7 @@ DEVICE void draw_word(const hopper_facts_launch &run) {
 }
 #endif
 
-extern "C" __global__ void
+extern "C" __global__ void __launch_bounds__(256, HOPPER_FACT_BLOCKS)
 hopper_facts(const __grid_constant__ hopper_facts_launch run) {
   if ((int)blockIdx.x < run.fact_blocks) make_facts(run);
 #if ELEMENT == 2

@@ -207,6 +207,9 @@ enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */
    : (size) <= 128 ? 16                                                        \
                    : 32)
 
+/* Blocks of 256 threads that make facts, on a processor at once. */
+enum { DIL_FACT_BLOCKS = 6 };
+
 /* The parameters of general/gradient.cu. */
 typedef struct dil_gradient_params {
   dil_params of;      /* the call; its o is the gradient of o (dO) */

@@ -338,6 +338,11 @@ static inline void ptx_st_global_v2_b32(unsigned long long to,
   at[0] = *x.at[0];
   at[1] = *x.at[1];
 }
+static inline void ptx_red_global_add_v2_f32(unsigned long long to,
+                                             ptx_group<float, 2> x) {
+  if (to % 8) __builtin_trap();
+  for (int i = 0; i < 2; i++) ((float *)to)[i] += *x.at[i];
+}
 static inline void ptx_red_global_add_v4_f32(unsigned long long to,
                                              ptx_group<float, 4> x) {
   if (to % 16) __builtin_trap();

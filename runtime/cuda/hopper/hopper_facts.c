@@ -15,14 +15,13 @@ static void facts_strides(const dil_tensor *t, long long out[3]) {
 }
 
 /* Thread blocks for so many rows: lanes that share a row, as
- * templates/hopper/backward_rows.cuh counts them. A processor holds no more
- * blocks than A_PROCESSOR: these take several rows in turn. */
+ * templates/hopper/backward_rows.cuh counts them: no more than there is room for at
+ * once, since blocks take rows in turn. */
 static int32_t facts_blocks(const cuda_run *r, int64_t rows) {
-  enum { A_PROCESSOR = 8 };
   int64_t lanes = 1;
   while (lanes < r->table->value_dim / 8 && lanes < 16) lanes *= 2;
   int64_t blocks = (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
-  return (int32_t)minimum(blocks, A_PROCESSOR * r->device->facts.processors);
+  return (int32_t)minimum(blocks, HOPPER_FACT_BLOCKS * r->device->facts.processors);
 }
 
 static void facts_fill(const gradient_run *g, const float *state_lse,
