@@ -70,10 +70,11 @@ bool backward_wants_inputs(const backward_run *b) {
 }
 
 /* Returns whether a call whose fast codes are there may do without the general
- * kernels. Sums of several passes are rounded by these. */
+ * kernels. Sums of several passes are rounded by these, unless the fast ones do. */
 static bool backward_spares_general(const backward_run *b) {
-  return b->kernel->table->pass_count == 1 && !backward_wants_inputs(b) &&
-         !backward_fast_refusal(b);
+  bool rounds = b->kernel->table->pass_count > 1;
+  return !backward_wants_inputs(b) && !backward_fast_refusal(b) &&
+         (!rounds || backward_settles(b));
 }
 
 static dil_status backward_have_codes(backward_run *b) {

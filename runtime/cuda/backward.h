@@ -67,6 +67,8 @@ dil_status backward_run_fast(backward_run *b);
 /* The launches of a pass by the fast kernels, whose facts are there. */
 dil_status backward_run_fast_pass(backward_run *b, int32_t p,
                                   const hopper_gradient_space *space);
+/* Whether the fast kernels round all sums of several passes. */
+bool backward_settles(const backward_run *b);
 /* backward_run_fast where each pass has facts of its own: before the first pass;
  * a pass, its state there, `state_lse` as in hopper_facts_launch; behind the
  * last. */

@@ -129,11 +129,43 @@ dil_status backward_run_fast_alone(backward_run *b, int32_t p,
   return status ? status : backward_run_fast_pass(b, p, space);
 }
 
+/* Whether a code leaves a part of the sums to round, and no pass behind its first has
+ * the others. */
+static bool backward_code_settles(const backward_run *b, const cuda_code *code) {
+  const gradient_run g = {.of = &b->run};
+  return !backward_gathers(b) && hopper_gradient_settles(&g, code);
+}
+
+bool backward_settles(const backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  return backward_code_settles(b, codes->fast_q) &&
+         backward_code_settles(b, codes->fast_k) &&
+         backward_code_settles(b, codes->fast_v);
+}
+
+/* Rounds the rows that came again. The general kernels round sums only where they made
+ * them again. */
+static dil_status backward_settle(backward_run *b,
+                                  const hopper_gradient_space *space) {
+  const backward_codes *codes = &b->codes;
+  gradient_run *g = &b->gradient;
+  const cuda_code *const code[] = {codes->fast_q, codes->fast_k, codes->fast_v};
+  gradient_target *const target[] = {&g->q, &g->k, &g->v};
+  dil_status status = DIL_OK;
+  for (int32_t i = 0; i < 3 && !status; i++) {
+    if (!backward_code_settles(b, code[i])) continue;
+    target[i]->round_if = space->spoiled;
+    if (i == 0 || code[i] != code[i - 1])
+      status = hopper_gradient_settle(g, space, code[i]);
+  }
+  return status;
+}
+
 dil_status backward_end_fast(backward_run *b,
                              const hopper_gradient_space *space) {
   gradient_run *g = &b->gradient;
-  dil_status status = DIL_OK;
-  if (backward_is_fused(b))
+  dil_status status = backward_settle(b, space);
+  if (!status && backward_is_fused(b))
     status = hopper_gradient_round(g, space, b->codes.fast_q);
   g->only_if = space->spoiled;
   return status;
@@ -192,7 +224,9 @@ dil_status backward_end_without_general(backward_run *b, bool *ended) {
   if (!status && !captured) status = backward_ask_spoiled(b, &spoiled);
   if (status) return status;
   if (spoiled) return backward_have_general_codes(b, true);
-  b->gradient.q.sums = NULL; /* the fused form has rounded its sums */
+  gradient_target *const target[] = {&b->gradient.q, &b->gradient.k, &b->gradient.v};
+  for (int32_t i = 0; i < 3; i++) /* sums that the fast kernels have rounded */
+    if (target[i]->round_if) target[i]->sums = NULL;
   *ended = true;
   return DIL_OK;
 }

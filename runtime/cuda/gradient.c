@@ -67,9 +67,10 @@ static void gradient_fill(const gradient_run *g, bool first,
 
 /* Launches that rarely have anything to do are small, and their blocks take
  * several tiles or rows. */
-static int64_t gradient_grid(const gradient_run *g, int64_t blocks) {
+static int64_t gradient_grid(const gradient_run *g, const unsigned *only_if,
+                             int64_t blocks) {
   enum { SMALL = 4 };
-  if (!g->only_if) return blocks;
+  if (!only_if) return blocks;
   return minimum(blocks, SMALL * g->of->device->facts.processors);
 }
 
@@ -77,7 +78,7 @@ static dil_status gradient_launch_rows(const gradient_run *g, int64_t rows,
                                        const cuda_code *code, int32_t entry,
                                        dil_gradient_params *p) {
   return cuda_launch(g->of, code, entry,
-                     gradient_grid(g, (rows + ROW_WARPS - 1) / ROW_WARPS),
+                     gradient_grid(g, p->only_if, (rows + ROW_WARPS - 1) / ROW_WARPS),
                      32 * ROW_WARPS, 0, p);
 }
 
@@ -108,7 +109,7 @@ dil_status gradient_pass(const gradient_run *g, int32_t pass, bool first,
       general_fill(g->of, pass, !(makes & GRADIENT_Q), code, &p.of);
   if (status) return status;
   gradient_fill(g, first, &p);
-  return cuda_launch(g->of, code, ENTRY_PASS, gradient_grid(g, p.of.items),
+  return cuda_launch(g->of, code, ENTRY_PASS, gradient_grid(g, p.only_if, p.of.items),
                      code->about.threads, code->about.shared, &p);
 }
 

@@ -63,6 +63,11 @@ launch_layout layout_of(const dil_table *t, bool keeps_states) {
   return l;
 }
 
+void layout_add_phases(launch_layout *l, const dil_table *t) {
+  if (t->pass_count > 1)
+    layout_raise(&l->live_phases, t->heads, 64, 256, HOPPER_LIVE_PHASES);
+}
+
 /* The kernels may look at one key range behind the last. */
 void layout_add(launch_layout *l, const hopper_table *made) {
   layout_raise(&l->strides, made->stride_count, 4, 4, HOPPER_STRIDES);

@@ -19,6 +19,8 @@ typedef struct launch_layout {
 /* The rows of a kernel that runs no pass yet. `keeps_states`: it tells later passes
  * and shards which rows are live. */
 launch_layout layout_of(const dil_table *table, bool keeps_states);
+/* Makes room for a phase of each head, where the plan has several passes. */
+void layout_add_phases(launch_layout *layout, const dil_table *table);
 /* Makes room for the tables of a pass. */
 void layout_add(launch_layout *layout, const hopper_table *made);
 /* The bytes of a kernel's hopper_launch. */

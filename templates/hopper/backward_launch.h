@@ -14,7 +14,7 @@
 /* All bits of an lse that no tile has written. An lse that is computed has not
  * all bits set: the chip's NaN is 0x7fffffff. */
 enum { HOPPER_UNSEEN = -1 };
-enum { HOPPER_BACKWARD_BYTES = 192 }; /* of hopper_backward_launch, behind `of` */
+enum { HOPPER_BACKWARD_BYTES = 256 }; /* of hopper_backward_launch, behind `of` */
 
 /* A gradient of 16-bit elements; where the plan has several passes, or the call is
  * a shard, sums in f32 to which each pass adds. Strides count elements. */
@@ -44,6 +44,11 @@ typedef struct hopper_backward_launch {
    * marked, and not added. */
   unsigned char *scored_marks, *weighted_marks;
   int opens;                   /* the sums hold nothing yet: tiles write them */
+  /* Not 0: rows come again in later passes at positions that are of.live_phase[head]
+   * modulo this, -1: none. All other rows are rounded at once, to where the last
+   * launch rounds the sums: */
+  int apart;
+  hopper_gradient scored_end, weighted_end;
 } hopper_backward_launch;
 
 /* Blocks of 256 threads that make facts, on a processor at once. */

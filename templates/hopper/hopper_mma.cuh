@@ -14,6 +14,13 @@
 #define PACK_TYPE "f16x2"
 #endif
 
+// Columns of heads that products take: a multiple of 16, where rows in memory are as wide
+// as a multiple of 32.
+#ifndef HEAD_SPAN
+#define HEAD_SPAN HEAD_WIDTH
+#define VALUE_SPAN VALUE_WIDTH
+#endif
+
 // The registers of a fragment, eight for each line: their names and operands.
 #define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define NAMES_1 NAMES_0 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -67,17 +74,25 @@
   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE               \
   " {" NAMES_##line "}, a, b, " add ", 1, 1, 0, 0;\n"
 #define KEY_STEP(q, k) "add.s32 q, q, " q ";\nadd.s32 k, k, " k ";\n"
+#define KEYS_16(first, next, jump) first
 #define KEYS_32(first, next, jump) first next
+#define KEYS_48(first, next, jump) first next next
 #define KEYS_64(first, next, jump) first next next next
+#define KEYS_80(first, next, jump) first next jump next jump
 #define KEYS_96(first, next, jump) first next jump next jump next
+#define KEYS_112(first, next, jump) KEYS_64(first, next, jump) jump next next
 #define KEYS_128(first, next, jump) \
   KEYS_64(first, next, jump) jump next next next
+#define KEYS_144(first, next, jump) KEYS_96(first, next, jump) jump next jump
 #define KEYS_160(first, next, jump) \
   KEYS_96(first, next, jump) jump next jump next
+#define KEYS_176(first, next, jump) KEYS_128(first, next, jump) jump next next
 #define KEYS_192(first, next, jump) \
   KEYS_128(first, next, jump) jump next next next
+#define KEYS_208(first, next, jump) KEYS_160(first, next, jump) jump next jump
 #define KEYS_224(first, next, jump) \
   KEYS_160(first, next, jump) jump next jump next
+#define KEYS_240(first, next, jump) KEYS_192(first, next, jump) jump next next
 #define KEYS_256(first, next, jump) \
   KEYS_192(first, next, jump) jump next next next
 #define KEYS_OF(width, first, next, jump) KEYS_##width(first, next, jump)
@@ -101,7 +116,7 @@
   }
 // Both kinds of product for one width N. Gradients also have dP = dO V^T.
 #define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
-  KEY_FUNCTION(mma_keys, HEAD_WIDTH, CHUNK, N, line, x0, x1, x2, x3, x4)   \
+  KEY_FUNCTION(mma_keys, HEAD_SPAN, CHUNK, N, line, x0, x1, x2, x3, x4)   \
   DEVICE void mma_weights(float(&d)[N / 2], const u32 *a, u64 b) {         \
     asm volatile(                                                          \
         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE         \
@@ -111,7 +126,7 @@
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));             \
   }
 #define VALUE_PRODUCT(N, line, x0, x1, x2, x3, x4) \
-  KEY_FUNCTION(mma_values, VALUE_WIDTH, VALUE_CHUNK, N, line, x0, x1, x2, x3, x4)
+  KEY_FUNCTION(mma_values, VALUE_SPAN, VALUE_CHUNK, N, line, x0, x1, x2, x3, x4)
 #define SIZE_16(use) use(16, 0, "%8", "%9", "%10", "%11", "%12")
 #define SIZE_32(use) use(32, 1, "%16", "%17", "%18", "%19", "%20")
 #define SIZE_48(use) use(48, 2, "%24", "%25", "%26", "%27", "%28")
@@ -120,21 +135,25 @@
 #define SIZE_96(use) use(96, 5, "%48", "%49", "%50", "%51", "%52")
 #define SIZE_112(use) use(112, 6, "%56", "%57", "%58", "%59", "%60")
 #define SIZE_128(use) use(128, 7, "%64", "%65", "%66", "%67", "%68")
+#define SIZE_144(use) use(144, 8, "%72", "%73", "%74", "%75", "%76")
 #define SIZE_160(use) use(160, 9, "%80", "%81", "%82", "%83", "%84")
+#define SIZE_176(use) use(176, 10, "%88", "%89", "%90", "%91", "%92")
 #define SIZE_192(use) use(192, 11, "%96", "%97", "%98", "%99", "%100")
+#define SIZE_208(use) use(208, 12, "%104", "%105", "%106", "%107", "%108")
 #define SIZE_224(use) use(224, 13, "%112", "%113", "%114", "%115", "%116")
+#define SIZE_240(use) use(240, 14, "%120", "%121", "%122", "%123", "%124")
 #define SIZE_256(use) use(256, 15, "%128", "%129", "%130", "%131", "%132")
 #define INSTANTIATE(N, use) SIZE_##N(use)
 #define INSTANTIATE_WIDTH(N, use) INSTANTIATE(N, use)
 
 INSTANTIATE_WIDTH(TILE_KEYS, PRODUCTS)
-#if VALUE_WIDTH != TILE_KEYS
-INSTANTIATE_WIDTH(VALUE_WIDTH, PRODUCTS)
+#if VALUE_SPAN != TILE_KEYS
+INSTANTIATE_WIDTH(VALUE_SPAN, PRODUCTS)
 #endif
 #if BACKWARD
 INSTANTIATE_WIDTH(TILE_KEYS, VALUE_PRODUCT)
-#if HEAD_WIDTH != VALUE_WIDTH && HEAD_WIDTH != TILE_KEYS
-INSTANTIATE_WIDTH(HEAD_WIDTH, PRODUCTS)
+#if HEAD_SPAN != VALUE_SPAN && HEAD_SPAN != TILE_KEYS
+INSTANTIATE_WIDTH(HEAD_SPAN, PRODUCTS)
 #endif
 #endif
 
@@ -189,7 +208,7 @@ DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
 
 // O += P V. Calls `before_last` before it issues the last two products.
 template <class function>
-DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
+DEVICE void multiply_values(float (&o)[VALUE_SPAN / 2],
                             u32 (&p)[TILE_KEYS / 4], u32 v,
                             function before_last) {
   const u32 high = DESCRIPTOR_HIGH(VALUE_CHUNK * 2);
@@ -201,7 +220,7 @@ DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
   }
   mma_commit();
 }
-DEVICE void multiply_values(float (&o)[VALUE_WIDTH / 2],
+DEVICE void multiply_values(float (&o)[VALUE_SPAN / 2],
                             u32 (&p)[TILE_KEYS / 4], u32 v) {
   multiply_values(o, p, v, [] {});
 }

@@ -57,6 +57,10 @@ void hopper_live_fill(const dil_table *table, uint64_t later,
  * so that row / stride is different for each. At least 1. */
 int64_t hopper_live_stride(const dil_table *table, uint64_t later,
                            const hopper_place *place);
+/* Says of each head, of queries or of keys, at which positions rows come again in the
+ * passes behind the first: at those that are phase[head] modulo the result; -1: at
+ * none. The result is 1 where all rows may come again. */
+int32_t hopper_live_phases(const dil_table *table, bool keys, short *phase);
 /* n / divisor = (2 n * ratio >> 32) >> shift, for 0 <= n < 2^31. */
 void hopper_divide_by(int64_t divisor, unsigned *ratio, short *shift);
 

@@ -27,6 +27,8 @@ typedef struct gradient_memory {
   bool nested;         /* the segments of every pass are nested */
   bool misses; /* some rows are in no tile of the first pass */
   launch_layout layout; /* of the parameter's `of` */
+  int32_t apart; /* of rows that later passes have; 1: all may be such */
+  short phase[HOPPER_LIVE_PHASES]; /* of a head's, see hopper_backward_launch */
   map_cache maps;
   hopper_sizes sizes;
 } gradient_memory;
@@ -72,6 +74,11 @@ static dil_status hopper_gradient_open(const dil_table *table,
   code->memory = m;
   m->nested = true;
   m->layout = layout_of(table, false);
+  m->apart = 1;
+  if (!code->about.knob[GRADIENT_KNOB_SHARDS]) {
+    layout_add_phases(&m->layout, table);
+    m->apart = hopper_live_phases(table, gradient_holds_keys(code), m->phase);
+  }
   dil_status status = DIL_OK;
   m->table = malloc((size_t)table->pass_count * sizeof *m->table);
   if (!m->table)
@@ -249,6 +256,25 @@ bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code) {
          all.high >= all.first + all.rows;
 }
 
+bool hopper_gradient_settles(const gradient_run *g, const cuda_code *code) {
+  const gradient_memory *m = code->memory;
+  return !g->of->shard && m->apart > 1 && hopper_gradient_opens(g, code);
+}
+
+/* Says which rows come again, and where the others are rounded to. */
+static void gradient_fill_end(const gradient_run *g, const cuda_code *code,
+                              hopper_backward_launch *l) {
+  const gradient_memory *m = code->memory;
+  gradient_target scored = gradient_holds_keys(code) ? g->k : g->q;
+  gradient_target weighted = g->v;
+  scored.sums = weighted.sums = NULL;
+  l->apart = m->apart;
+  memcpy(l->of.live_phase, m->phase,
+         (size_t)m->layout.live_phases * sizeof m->phase[0]);
+  if (l->scored.data) l->scored_end = gradient_view(&scored);
+  if (l->weighted.data) l->weighted_end = gradient_view(&weighted);
+}
+
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code) {
@@ -259,6 +285,7 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
   if (status || (!l.scored.data && !l.weighted.data && !l.query_sums))
     return status;
   l.opens = pass == 0 && (!shard || shard->opens) && hopper_gradient_opens(g, code);
+  if (l.opens && hopper_gradient_settles(g, code)) gradient_fill_end(g, code, &l);
   if (pass == 0 && !shard && !l.opens)
     status = gradient_start(g, code, HOPPER_ENTRY_CLEAR,
                             CLEARING_BLOCKS * g->of->device->facts.processors,
@@ -277,6 +304,19 @@ dil_status hopper_gradient_round(const gradient_run *g,
   return gradient_start(g, code, HOPPER_ENTRY_ROUND,
                         ROUNDING_BLOCKS * g->of->device->facts.processors,
                         ROUNDING_THREADS, 0, &l);
+}
+
+dil_status hopper_gradient_settle(const gradient_run *g,
+                                  const hopper_gradient_space *space,
+                                  const cuda_code *code) {
+  enum { SETTLING_BLOCKS = 8, SETTLING_THREADS = 256 };
+  hopper_backward_launch l;
+  dil_status status = gradient_prepare(g, 0, space, code, &l);
+  if (status || (!l.scored.data && !l.weighted.data)) return status;
+  gradient_fill_end(g, code, &l);
+  return gradient_start(g, code, HOPPER_ENTRY_SETTLE,
+                        SETTLING_BLOCKS * g->of->device->facts.processors,
+                        SETTLING_THREADS, 0, &l);
 }
 
 /* ---- space --------------------------------------------------------------- */
@@ -406,13 +446,13 @@ static const char *gradient_refuses_forward(const cuda_run *r, int32_t pass,
 
 const cuda_family cuda_hopper_gradient = {
     .name = "hopper gradient",
-    .entry = {"hopper_backward", "hopper_clear", "hopper_facts"},
+    .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,
     .refusal = gradient_refuses_forward};
 const cuda_family cuda_hopper_fused = {
     .name = "hopper fused",
-    .entry = {"hopper_backward", "hopper_clear", "hopper_facts",
+    .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle",
               "hopper_round"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,

@@ -30,6 +30,7 @@ enum {
   HOPPER_ENTRY_PASS,
   HOPPER_ENTRY_CLEAR,
   HOPPER_ENTRY_FACTS,
+  HOPPER_ENTRY_SETTLE,
   HOPPER_ENTRY_ROUND
 };
 
@@ -62,6 +63,12 @@ dil_status hopper_gradient_mark(const cuda_run *r, float *state_lse,
 /* Returns whether the first pass of a code has all rows of a call, and so need not
  * find sums of 0. */
 bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code);
+/* Returns whether the first pass of a code rounds the rows of a call that no later pass
+ * has. The others are left to hopper_gradient_settle, behind the last pass. */
+bool hopper_gradient_settles(const gradient_run *g, const cuda_code *code);
+dil_status hopper_gradient_settle(const gradient_run *g,
+                                  const hopper_gradient_space *space,
+                                  const cuda_code *code);
 /* The gradients that a code makes of a pass, where they are wanted. Several
  * passes add to the sums of their targets. The first pass of a whole call, and of a
  * shard that opens its sums, begins them. */

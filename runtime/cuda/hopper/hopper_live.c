@@ -138,21 +138,23 @@ static bool live_have_room(const dil_table *t, uint64_t asked) {
          count * t->heads <= HOPPER_LIVE_PHASES;
 }
 
-/* A divisor of the distances between all rows of a head that these branches
- * select; 0: they select no row of the head. */
-static int64_t live_distance_of(const dil_table *t, uint64_t asked,
-                                int32_t head, int64_t M) {
-  int64_t apart = 0, first = -1;
+/* Rows at positions that are `first` modulo `apart`; 0: there are none. */
+typedef struct live_comb {
+  int64_t apart, first;
+} live_comb;
+
+/* Widens the comb to all rows of a head that these branches select. */
+static void live_join(const dil_table *t, uint64_t asked, int32_t head, int64_t M,
+                      live_comb *to) {
   EACH_BRANCH(i, asked) {
     const dil_branch *b = &t->branches[i];
     if (head < b->head_first || head > b->head_last) continue;
-    apart = greatest_divisor(apart, dil_branch_step(b));
+    if (!to->apart) to->first = b->phase[head];
+    to->apart = greatest_divisor(to->apart, dil_branch_step(b));
     if (b->segment && b->segment < M)
-      apart = greatest_divisor(apart, b->segment);
-    if (first < 0) first = b->phase[head];
-    apart = greatest_divisor(apart, llabs(b->phase[head] - first));
+      to->apart = greatest_divisor(to->apart, b->segment);
+    to->apart = greatest_divisor(to->apart, llabs(b->phase[head] - to->first));
   }
-  return apart;
 }
 
 int64_t hopper_live_stride(const dil_table *t, uint64_t later,
@@ -160,8 +162,11 @@ int64_t hopper_live_stride(const dil_table *t, uint64_t later,
   uint64_t asked = live_asked_for(t, later, at);
   int64_t apart = 0;
   if (!live_have_room(t, asked)) return 1;
-  for (int32_t h = 0; h < t->heads; h++)
-    apart = greatest_divisor(apart, live_distance_of(t, asked, h, at->M));
+  for (int32_t h = 0; h < t->heads; h++) {
+    live_comb comb = {0};
+    live_join(t, asked, h, at->M, &comb);
+    apart = greatest_divisor(apart, comb.apart);
+  }
   return apart ? minimum(apart, at->rows) : at->rows;
 }
 
@@ -184,4 +189,22 @@ void hopper_live_fill(const dil_table *t, uint64_t later,
       *phase = served ? (short)branch->phase[h] : -1;
     }
   }
+}
+
+int32_t hopper_live_phases(const dil_table *t, bool keys, short *phase) {
+  int32_t heads = keys ? t->kv_heads : t->heads, group = t->heads / heads;
+  uint64_t later = 0;
+  int64_t apart = 0;
+  for (int32_t p = 1; p < t->pass_count; p++) later |= t->passes[p].branches;
+  if (heads > HOPPER_LIVE_PHASES) return 1;
+  for (int32_t h = 0; h < heads; h++) {
+    live_comb comb = {0};
+    for (int32_t i = 0; i < group; i++)
+      live_join(t, later, h * group + i, INT64_MAX, &comb);
+    apart = greatest_divisor(apart, comb.apart);
+    phase[h] = comb.apart ? (short)comb.first : -1;
+  }
+  for (int32_t h = 0; h < heads && apart; h++)
+    if (phase[h] >= 0) phase[h] = (short)(phase[h] % apart);
+  return apart ? (int32_t)apart : 1;
 }

@@ -80,8 +80,7 @@ static void list_put_plan(const plan *p, const list_config *s, dil_cuda_code *co
   const dil_predicate *window = &t->predicates[t->branches[0].predicate];
   block_lists_take(p, &l);
   hopper_put_list_knobs(&l, code);
-  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
-      hopper_width(t->head_dim), hopper_width(t->value_dim));
+  hopper_put_widths(t, text);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
   put(text, "#define QUERY_BLOCK %d\n#define KEY_BLOCK %d\n",

@@ -197,8 +197,7 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
   if (!config_find(all, t, variant > 0, fallback, s)) return false;
   if (r->knobs) *s = config_of_knobs(r, all, variant > 0);
   config_describe(r, all, s, code);
-  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
-      config_round_up(t->head_dim, 32), config_round_up(t->value_dim, 32));
+  hopper_put_widths(t, text);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       s->warpgroups, s->keys, s->stages);
   kernel_features w =
@@ -240,3 +239,11 @@ bool hopper_is_whole(const dil_table *t) {
 }
 
 int32_t hopper_width(int32_t size) { return (size + 31) / 32 * 32; }
+
+void hopper_put_widths(const dil_table *t, source_text *text) {
+  enum { PRODUCT = 16 };
+  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
+      hopper_width(t->head_dim), hopper_width(t->value_dim));
+  put(text, "#define HEAD_SPAN %d\n#define VALUE_SPAN %d\n",
+      config_round_up(t->head_dim, PRODUCT), config_round_up(t->value_dim, PRODUCT));
+}

@@ -58,6 +58,8 @@ void hopper_put_layout(const launch_layout *layout, source_text *text);
 bool hopper_is_whole(const dil_table *t);
 /* Elements of a head in shared memory, a multiple of 32. */
 int32_t hopper_width(int32_t size);
+/* Writes the widths of heads: in shared memory, and of products. */
+void hopper_put_widths(const dil_table *t, source_text *text);
 
 /* hopper_pair.c: whether some list has blocks that would fill no tile of 128 keys,
  * or of the rows of all warpgroups. */

@@ -75,8 +75,7 @@ static bool gather_can(const gpu_request *r, char *reason, size_t size) {
 static void gather_put_plan(const gpu_request *r, int32_t keys, int32_t stages,
                             source_text *text) {
   const dil_table *t = &r->common.plan->table;
-  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
-      hopper_width(t->head_dim), hopper_width(t->value_dim));
+  hopper_put_widths(t, text);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       WARPGROUPS, keys, stages);
   put(text, "#define CAUSAL %d\n", gather_choice(t)->right == 0);

@@ -272,6 +272,7 @@ static void gradient_put_features(const gpu_request *r, bool keys, int32_t rows,
   bool left = false, back = false, some = false, shifts = false, nested = true;
   bool each = false;
   launch_layout layout = layout_of(t, false);
+  if (!r->gradients_of_shards) layout_add_phases(&layout, t);
   for (int32_t p = 0; p < t->pass_count; p++) {
     if (!hopper_gradient_table_fill(t, p, keys, rows, &made, reason,
                                     sizeof reason))
@@ -366,8 +367,7 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
   gradient_put_plan(r->common.plan, text);
   put(text, "#define MAKES %d\n#define ELEMENT %d\n", v.made->makes,
       t->dtype == DIL_BF16 ? 1 : 2);
-  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n", gradient_head(t),
-      gradient_value(t));
+  hopper_put_widths(t, text);
   put(text, "#define HEAD_DIM %d\n#define VALUE_DIM %d\n", t->head_dim,
       t->value_dim);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",

@@ -236,8 +236,7 @@ static bool grid_write(const gpu_request *r, int32_t variant, int32_t fallback,
   grid_shape s;
   if (variant || !c || !grid_find_shape(t, 0, c->warpgroups, &s)) return false;
   grid_describe(r, c, &s, code);
-  put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
-      grid_round_up(t->head_dim, 32), grid_round_up(t->value_dim, 32));
+  hopper_put_widths(t, text);
   put(text, "#define WARPGROUPS %d\n#define TILE_KEYS %d\n#define STAGES %d\n",
       c->warpgroups, s.keys, c->stages);
   put(text, "#define QUERY_STAGES %d\n#define PATCH_AXES %d\n", c->queries,
