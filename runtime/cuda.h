@@ -137,6 +137,8 @@ typedef struct dil_cuda_module {
                                    int64_t *bytes);
   dil_status (*backward_time)(dil_cuda_kernel *kernel,
                               const dil_backward_call *call, double *seconds);
+  /* Bytes of what a run of such a call leaves for its gradients, in call->saved. */
+  int64_t (*saved)(const dil_cuda_kernel *kernel, const dil_call *call);
   /* How that call runs, with its codes there; and how a call of these shapes
    * would run on a GPU that need not exist, as in `estimate` below. There, data
    * pointers say which tensors there are. */

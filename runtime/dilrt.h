@@ -221,10 +221,18 @@ typedef struct dil_arguments {
   int32_t selection_count;       /* two for each choice; 0: none is wanted */
   const uint64_t *selection_flags; /* [selection_count], as o_flags; NULL: all
                                       0 */
+  /* Memory on the context's device, aligned to 256 bytes, of at least the bytes that
+   * dil_kernel_saved tells. A run leaves there what gradients would have to make
+   * again: the outputs of all branches, under `gradient detached` and with `combine
+   * mean` and `sum` on a GPU. dil_kernel_backward reads it in the forward call, where
+   * nothing but the run may have written it. NULL: gradients make these outputs. It
+   * does not go with offsets. */
+  void *saved;
+  int64_t saved_bytes;
 } dil_arguments;
 #define DIL_ARGUMENTS_INIT                                                  \
   {sizeof(dil_arguments), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-   0, 0, 0, 0, 0, 0}
+   0, 0, 0, 0, 0, 0, 0, 0}
 
 /* The sizes that decide all shapes of a call. */
 typedef struct dil_sizes {
@@ -262,6 +270,10 @@ DIL_API dil_status dil_kernel_prepare(dil_kernel *kernel,
  * took, and 0 before its first call. */
 DIL_API dil_status dil_kernel_workspace(dil_kernel *kernel,
                                         const dil_sizes *sizes, int64_t *bytes);
+/* Bytes of `saved` in the arguments of a call of these sizes: 0 where gradients make
+ * nothing again. DIL_USAGE for a kernel without gradients. */
+DIL_API dil_status dil_kernel_saved(dil_kernel *kernel, const dil_sizes *sizes,
+                                    int64_t *bytes);
 /* The code that a call of these sizes runs, "tiles" or "general 64x64 d64", when
  * it does not train: cut to `room` bytes with its NUL. text may be NULL where
  * room is 0. */

@@ -41,6 +41,8 @@ typedef struct device_kind {
   dil_status (*backward_prepare)(dil_kernel *k, const dil_backward_call *call);
   dil_status (*backward_workspace)(dil_kernel *k, const dil_backward_call *call,
                                    int64_t *bytes);
+  /* Bytes of the call's `saved`; NULL: such a device saves nothing. */
+  int64_t (*saved)(const dil_kernel *k, const dil_call *call);
   dil_status (*backward_time)(dil_kernel *k, const dil_backward_call *call,
                               double *seconds);
   dil_status (*backward_describe)(dil_kernel *k, const dil_backward_call *call,
@@ -131,6 +133,8 @@ dil_status arguments_read_tensor(const dil_context *c, const char *name,
  * element; and that it is apart from another tensor. */
 dil_status arguments_check_output(const char *name, const dil_tensor *t,
                                   uint64_t flags);
+/* What a run leaves for its gradients, as bytes; without data: nothing. */
+dil_tensor arguments_saved(const dil_kernel *k, const dil_call *call);
 dil_status arguments_check_apart(const char *name, const dil_tensor *output,
                                  const char *other, const dil_tensor *t);
 /* Checks that an output is apart from all that the call reads. */

@@ -146,6 +146,10 @@ static dil_status device_cuda_backward_workspace(dil_kernel *k,
   return k->context->cuda->backward_workspace(k->gpu, call, bytes);
 }
 
+static int64_t device_cuda_saved(const dil_kernel *k, const dil_call *call) {
+  return k->context->cuda->saved(k->gpu, call);
+}
+
 static dil_status device_cuda_backward_time(dil_kernel *k,
                                             const dil_backward_call *call,
                                             double *seconds) {
@@ -189,5 +193,6 @@ const device_kind device_cuda = {
     .backward = device_cuda_backward,
     .backward_prepare = device_cuda_backward_prepare,
     .backward_workspace = device_cuda_backward_workspace,
+    .saved = device_cuda_saved,
     .backward_time = device_cuda_backward_time,
     .backward_describe = device_cuda_backward_describe};

@@ -184,7 +184,7 @@ typedef struct member {
   dil_tensor tensor;
   uint64_t flags;
 } member;
-enum { MEMBERS = 3 + DIL_INPUT_MAX + 1 + 11 + DIL_INPUT_MAX };
+enum { MEMBERS = 3 + DIL_INPUT_MAX + 1 + 12 + DIL_INPUT_MAX };
 
 typedef struct members {
   int32_t count, written;
@@ -228,6 +228,8 @@ static void add_read(const dil_kernel *k, const dil_backward_call *call,
   add_member(all, "v", &c->v, 0);
   add_member(all, "o", &c->o, 0);
   add_member(all, "lse", &c->lse, 0);
+  const dil_tensor saved = arguments_saved(k, c);
+  add_member(all, "saved", &saved, 0);
   add_member(all, "seed_tensor", &seed, 0);
   for (int32_t i = 0; i < c->input_count; i++)
     add_member(all, arguments_input_name(k, i, name), &c->inputs[i], 0);

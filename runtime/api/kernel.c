@@ -186,6 +186,20 @@ dil_status dil_kernel_backward_workspace(dil_kernel *kernel,
   return dil_call_end(status);
 }
 
+dil_status dil_kernel_saved(dil_kernel *kernel, const dil_sizes *sizes,
+                            int64_t *bytes) {
+  arguments a;
+  if (bytes) *bytes = 0;
+  dil_call_begin();
+  dil_status status = kernel_check(kernel);
+  if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
+  if (!status) status = kernel_check_backward(kernel);
+  if (!status) status = arguments_of_sizes(kernel, sizes, &a);
+  const device_kind *kind = status ? NULL : kernel->context->kind;
+  if (kind && kind->saved) *bytes = kind->saved(kernel, &a.call);
+  return dil_call_end(status);
+}
+
 /* ---- what it is ---------------------------------------------------------- */
 
 dil_status dil_kernel_variant(dil_kernel *kernel, const dil_sizes *sizes,

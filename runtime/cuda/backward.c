@@ -21,8 +21,14 @@ bool backward_makes_lse(const backward_run *b) {
   return !combine_is_additive(b->kernel->table) && !b->call->forward.lse.data;
 }
 
+bool backward_has_saved(const backward_run *b) {
+  const dil_call *call = &b->call->forward;
+  return call->saved && kernel_saved_bytes(b->kernel, call);
+}
+
 static bool backward_has_states(const backward_run *b) {
-  return backward_asks_states(b->kernel->table) || backward_makes_lse(b);
+  bool asks = backward_asks_states(b->kernel->table) && !backward_has_saved(b);
+  return asks || backward_makes_lse(b);
 }
 
 /* ---- checking ------------------------------------------------------------ */

@@ -36,6 +36,8 @@ typedef struct backward_run {
   char *sums; /* memory of the sums of inputs */
 } backward_run;
 
+/* Whether the run forward has left the states of its passes. */
+bool backward_has_saved(const backward_run *b);
 /* Fills `seen` and `again` from the call. */
 void backward_see_calls(backward_run *b);
 /* Checks a call on a kernel's device, and begins to fill `b`. */

@@ -16,6 +16,7 @@ typedef struct backward_alone {
   bool additive;    /* the state's lse is that of the pass's softmax */
   bool fast;        /* the fast kernels make the gradients */
   bool opens;       /* nothing stands in the state before the pass */
+  bool saved;       /* the run forward has left the states */
   float *facts;     /* of the first pass */
   int64_t rows;     /* [B, N, H] */
   hopper_gradient_space space;
@@ -38,21 +39,33 @@ static dil_status backward_begin_alone(backward_run *b, backward_alone *w) {
   cuda_run r = backward_forward_run(b);
   *w = (backward_alone){.additive = combine_is_additive(t),
                         .fast = fast,
-                        .opens = fast && backward_opens(b, &r),
+                        .saved = backward_has_saved(b),
                         .facts = b->gradient.facts,
                         .rows = cuda_rows(&b->run) * t->heads};
   if (!w->additive && backward_makes_lse(b)) r.state_lse += w->rows;
   w->forward = r;
+  w->opens = fast && !w->saved && backward_opens(b, &r);
   dil_status status = fast ? backward_begin_fast(b, &w->space) : DIL_OK;
-  if (status || !w->additive || w->opens) return status;
+  if (status || !w->additive || w->opens || w->saved) return status;
   return general_begin(&w->forward, b->codes.general);
 }
 
-/* Makes the state of a pass from nothing but its sinks. */
+/* The state of a pass that the run forward has left. */
+static void backward_take_state(const backward_run *b, backward_alone *w, int32_t p) {
+  saved_states s = kernel_saved(b->kernel, &b->call->forward);
+  w->forward.state_o = s.o + p * w->rows * b->kernel->table->value_dim;
+  w->forward.state_lse = s.lse + p * w->rows;
+}
+
+/* Makes the state of a pass from nothing but its sinks, if it is not there. */
 static dil_status backward_make_state(backward_run *b, backward_alone *w,
                                       int32_t p) {
   cuda_run *r = &w->forward;
   dil_status status = DIL_OK;
+  if (w->saved) {
+    backward_take_state(b, w, p);
+    return DIL_OK;
+  }
   if (w->additive && p) r->state_lse += w->rows;
   if (w->additive && p && r->table->sinks)
     r->state_o += w->rows * r->table->value_dim;

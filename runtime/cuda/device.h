@@ -48,6 +48,7 @@ int64_t kernel_workspace(const dil_cuda_kernel *kernel);
 
 dil_status kernel_backward(dil_cuda_kernel *kernel,
                            const dil_backward_call *call, void *stream);
+int64_t kernel_saved_bytes(const dil_cuda_kernel *kernel, const dil_call *call);
 dil_status kernel_backward_workspace(dil_cuda_kernel *kernel,
                                      const dil_backward_call *call,
                                      int64_t *bytes);

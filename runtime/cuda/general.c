@@ -472,6 +472,8 @@ dil_status general_clear(const cuda_run *r, const cuda_code *code) {
 
 dil_status general_end(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
+  if (r->shard && r->shard->by_pass && !combine_is_additive(r->table))
+    p.flags |= DIL_JOINS;
   return general_launch_rows(r, code, GENERAL_END, &p);
 }
 

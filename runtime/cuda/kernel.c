@@ -284,7 +284,7 @@ static dil_status kernel_run_all(dil_cuda_kernel *k, cuda_run *r) {
 }
 
 /* With workspace taken and given back in the order of the stream. */
-static dil_status kernel_run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
+dil_status kernel_run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   workspace w;
   kernel_layout at = {0};
   dil_status status = kernel_load_codes(k, r);
@@ -313,6 +313,7 @@ static dil_status kernel_load_opening(dil_cuda_kernel *k, cuda_run *r) {
 
 static dil_status kernel_run_whole(dil_cuda_kernel *k, cuda_run *r) {
   if (cuda_rows(r) == 0) return cuda_choose_nothing(r);
+  if (r->call->saved && kernel_saved_bytes(k, r->call)) return kernel_run_saving(k, r);
   dil_status status = k->stateful ? kernel_load_opening(k, r) : DIL_OK;
   return status ? status : kernel_run_on_stream(k, r);
 }
@@ -344,7 +345,7 @@ int32_t kernel_states(const dil_cuda_kernel *kernel) {
   return run_states(kernel->table);
 }
 
-static dil_status kernel_begin_states(dil_cuda_kernel *k, cuda_run *r) {
+dil_status kernel_begin_states(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general;
   bool alone = r->shard->by_pass && !combine_is_additive(r->table);
   dil_status status = codes_take_last(&k->codes, &general);
@@ -357,7 +358,7 @@ static dil_status kernel_begin_states(dil_cuda_kernel *k, cuda_run *r) {
   return status;
 }
 
-static dil_status kernel_end_states(dil_cuda_kernel *k, cuda_run *r) {
+dil_status kernel_end_states(dil_cuda_kernel *k, cuda_run *r) {
   const cuda_code *general;
   dil_status status = codes_take_last(&k->codes, &general);
   kernel_choose_state(r, 0);

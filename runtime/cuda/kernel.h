@@ -46,6 +46,20 @@ void kernel_estimate_close(dil_cuda_kernel *k);
 cuda_run kernel_estimate_run(const dil_cuda_kernel *k, const dil_cuda *device,
                              const dil_call *call, const dil_shard *shard);
 int64_t kernel_rows_of_state(const cuda_run *r);
+/* For saved.c: a run of a shard of which all rows are the call's; the begin and the end
+ * of its states. */
+dil_status kernel_run_on_stream(dil_cuda_kernel *k, cuda_run *r);
+dil_status kernel_begin_states(dil_cuda_kernel *k, cuda_run *r);
+dil_status kernel_end_states(dil_cuda_kernel *k, cuda_run *r);
+
+/* saved.c: what a run leaves for its gradients, the outputs of all passes with their
+ * lse, as states of f32. */
+typedef struct saved_states {
+  float *o, *lse; /* of the first pass; [passes][B, N, H, Dv], [passes][B, N, H] */
+} saved_states;
+saved_states kernel_saved(const dil_cuda_kernel *k, const dil_call *call);
+/* Runs a call that has memory for them. */
+dil_status kernel_run_saving(dil_cuda_kernel *k, cuda_run *r);
 dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
                           kernel_layout *at);
 

@@ -147,9 +147,48 @@ DIL_INLINE float states_lse(const dil_params &p, long long index, int head) {
   return p.state_lse[s * stride + index];
 }
 
+#if COMBINE < 2
+/* Writes a row of which each pass has a state apart: one softmax joins them, and the
+ * pattern's own sinks. */
+DIL_INLINE void join_states(const dil_params &p, long long index, const dil_place &at) {
+  float lse[PASSES], top = DIL_NONE, all = 0;
+  float own = SINKS ? sink_of(row_pair(p, at.b, at.h), row_position(p, at.b, at.n),
+                              true, 0ull)
+                    : DIL_NONE;
+#pragma unroll
+  for (int s = 0; s < PASSES; s++) {
+    lse[s] = pass_serves(s, at.h) ? p.state_lse[s * state_rows(p) + index] : DIL_NONE;
+    top = fmaxf(top, lse[s]);
+  }
+  top = fmaxf(top, own);
+  float base = top == DIL_NONE ? 0.0f : top;
+#pragma unroll
+  for (int s = 0; s < PASSES; s++) all += power_of_2((lse[s] - base) * DIL_LOG2_E);
+  all += power_of_2((own - base) * DIL_LOG2_E);
+#pragma unroll 1
+  for (int d = threadIdx.x % 32; d < VALUE_DIM; d += 32) {
+    float sum = all == all ? 0 : all;
+#pragma unroll
+    for (int s = 0; s < PASSES; s++)
+      if (lse[s] != DIL_NONE)
+        sum += p.state_o[(s * state_rows(p) + index) * VALUE_DIM + d] *
+               (power_of_2((lse[s] - base) * DIL_LOG2_E) / all);
+    output_row(p, at.b, at.n, at.h)[d] = narrow(sum);
+  }
+  if (threadIdx.x % 32 == 0)
+    write_lse(p, at.b, at.n, at.h, all == 0 ? DIL_NONE : base + logf(all));
+}
+#endif
+
 extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
+#if COMBINE < 2
+    if (p.flags & DIL_JOINS) {
+      join_states(p, index, at);
+      continue;
+    }
+#endif
     bool shard = is_shard(p);
     int passes = shard ? 2 : passes_of(at.h);
     if (passes == 1 || at.b < 0) continue;

@@ -46,7 +46,8 @@ enum { /* rows of 16-byte units, which may be copied as such */
        DIL_FEW = 128,  /* few rows: a batch row has splits of its own, splits.h */
        DIL_OWN_LISTS = 256, /* dil_lists: no table of lists that a choice makes */
        DIL_GROUP_LISTS = 512, /* K/V heads have lists of keys, key_list.cuh */
-       DIL_LIST_ROWS = 1024 /* tiles hold the keys of the pass's list */
+       DIL_LIST_ROWS = 1024, /* tiles hold the keys of the pass's list */
+       DIL_JOINS = 2048 /* dil_end: states of all passes, which one softmax joins */
 };
 
 /* One axis of a pass whose tiles are patches of a grid, as runtime/rowset/patch.h

@@ -89,6 +89,42 @@ def test_sizes_of_the_tensors():
                     f"{kind} {dtype}", dtype=dtype, **kind)
 
 
+DETACHED = LONGNET.replace("causal;", "causal; gradient detached;")
+MEAN = LONGNET.replace("causal;", "causal; combine mean;")
+
+
+def test_what_a_run_leaves_for_its_gradients():
+    """Outputs of branches, where gradients would make them again: the same gradients
+    as those of a kernel that does, under autocast as well, and refused as such."""
+    for text in (DETACHED, MEAN):
+        q, k, v = tensors()
+        plan = dil.torch.Plan(text)
+        kernel = plan.kernel(q, k, v, backward=True)
+        assert kernel.saves and kernel.saved_bytes(2, 700, 700) > 0
+        o = attention(q, k, v, plan)
+        assert o.grad_fn.saved_tensors[7].dtype == torch.uint8
+        along = torch.randn_like(o)
+        made = torch.autograd.grad(o, (q, k, v), along)
+        with torch.no_grad():
+            plain, lse = op(q, k, v, [], plan.name)
+            again = kernel.backward(along, q, k, v, plain,
+                                    lse if plan.has_lse else None)
+        near(o, plain, 4e-3, "o")
+        for name, x in zip("qkv", made):
+            near(x, again[name], 4e-3, name)
+        with torch.autocast("cuda", torch.bfloat16):
+            other = attention(q, k, v, plan)
+        assert torch.equal(other, o)
+        for x, y in zip(torch.autograd.grad(other, (q, k, v), along), made):
+            assert torch.equal(x, y)
+        with torch.no_grad():
+            few = torch.empty(64, dtype=torch.uint8, device="cuda")
+            fails("DIL_USAGE", "saved has 64 bytes, and this call takes",
+                  lambda: kernel(q, k, v, saved=few))
+            fails("DIL_USAGE", "saved must be on the device of q",
+                  lambda: kernel(q, k, v, saved=few.cpu()))
+
+
 def test_lse_and_its_gradient():
     x = tensors()
 

@@ -86,13 +86,15 @@ static dil_status ask_kernels(dil_cuda_kernel *made, const dil_backward_call *on
   return status;
 }
 
-dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
-                        bool own_workspace) {
+/* `saved`: what a run has left on the device, or NULL. */
+static dil_status backward_with(gradient_data *g, dil_cuda_kernel *made,
+                                bool own_workspace, void *saved) {
   gpu_copy forward;
   moved list[MOVED];
   dil_backward_call on = g->call;
   gpu_copy_up(g->forward, &forward);
   on.forward = forward.call;
+  on.forward.saved = saved;
   if (!g->call.forward.lse.data) on.forward.lse.data = NULL;
   int32_t count = list_moved(g, &on, list);
   for (int32_t i = 0; i < count; i++) move_up(&list[i]);
@@ -107,6 +109,11 @@ dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
   }
   gpu_copy_down(g->forward, &forward, false);
   return status;
+}
+
+dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,
+                        bool own_workspace) {
+  return backward_with(g, made, own_workspace, NULL);
 }
 
 /* ---- one pattern --------------------------------------------------------- */
@@ -157,6 +164,42 @@ static const char *run_twice(gradient_data *g, dil_cuda_kernel *made,
   return text;
 }
 
+/* Runs the call forward, so that it leaves its states; "" or what is wrong with it. */
+static const char *leave_states(data *d, dil_cuda_kernel *made, void **saved) {
+  const dil_cuda_module *cuda = gpu_module();
+  gpu_copy on;
+  data_forget(d);
+  gpu_copy_up(d, &on);
+  int64_t bytes = cuda->saved(made, &on.call);
+  dil_status status = bytes ? cuda->take(gpu_device(), bytes, saved) : DIL_OK;
+  if (!status && bytes) status = cuda->fill(gpu_device(), *saved, 0xff, bytes);
+  on.call.saved = *saved;
+  if (!status && bytes) status = cuda->run(made, &on.call, NULL);
+  if (!status) status = cuda->wait(gpu_device(), NULL);
+  gpu_copy_down(d, &on, !status);
+  if (status) return dil_last_error();
+  return bytes ? data_compare(d) : "";
+}
+
+/* The same gradients with what the run forward left for them. */
+static const char *run_saved(const tested_pattern *s, gradient_shape shape,
+                             gradient_data *g, dil_cuda_kernel *made) {
+  static char text[1000];
+  void *saved = NULL;
+  if (!gpu_computes()) return "";
+  data *d = data_new(s, shape.call);
+  data_choose(d);
+  snprintf(text, sizeof text, "%s", leave_states(d, made, &saved));
+  data_free(d);
+  gradient_data_forget(g);
+  if (!text[0] && saved && backward_with(g, made, false, saved))
+    snprintf(text, sizeof text, "with what was saved: %s", dil_last_error());
+  else if (!text[0] && saved)
+    snprintf(text, sizeof text, "%s", gradient_data_compare(g));
+  if (saved) gpu_module()->give(gpu_device(), saved);
+  return text;
+}
+
 typedef enum gradient_way { AS_IT_COMES, IN_ANY_ORDER, WHOLE } gradient_way;
 
 static dil_cuda_kernel *make_kernel(const plan *p, gradient_way way, char *text,
@@ -178,6 +221,7 @@ static const char *problem_of(const tested_pattern *s, unsigned force,
   if (made) {
     gradient_data *g = gradient_data_new(s, shape);
     snprintf(text, sizeof text, "%s", run_twice(g, made, way == IN_ANY_ORDER));
+    if (!text[0]) snprintf(text, sizeof text, "%s", run_saved(s, shape, g, made));
     gradient_data_free(g);
   }
   gpu_kernel_unmake(made);

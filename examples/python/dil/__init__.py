@@ -191,8 +191,22 @@ class _Views:
         _must_be_rows(name, x)
         return self.pointer(x, name, self.kernel._code)
 
+    def bytes(self, x, name, beside):
+        """Address and size of a tensor of bytes on the device of another."""
+        at, other = (self.pointer(y, name).contents for y in (x, beside))
+        kind = _tensors.NAMES.get((at.dtype.code, at.dtype.bits))
+        if kind != "uint8" or at.ndim != 1:
+            raise Error("DIL_USAGE", f"{name} must be a tensor of uint8 of one "
+                        "dimension")
+        if ((at.device.device_type, at.device.device_id)
+                != (other.device.device_type, other.device.device_id)):
+            raise Error("DIL_USAGE", f"{name} must be on the device of q")
+        if at.shape[0] > 1 and at.strides and at.strides[0] != 1:
+            raise Error("DIL_USAGE", f"{name} must be contiguous")
+        return (at.data or 0) + at.byte_offset, at.shape[0]
+
     def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale,
-                  lies, lists):
+                  lies, lists, saved=None):
         """`inputs` in the kernel's order."""
         kernel = self.kernel
         for name, x in ("q", q), ("k", k), ("v", v):
@@ -221,6 +235,8 @@ class _Views:
         pointers = [self.pointer(x, "a list of blocks") for x in lists]
         arguments.selection = _c.array_of(_c.TensorPointer, len(lists))(*pointers)
         arguments.selection_count = len(lists)
+        if saved is not None:
+            arguments.saved, arguments.saved_bytes = self.bytes(saved, "saved", q)
         arguments.o_flags = self.flags["o"]
         arguments.lse_flags = self.flags.get("lse", 0)
         return arguments
@@ -251,6 +267,7 @@ class Kernel(_Owned):
         self.input_names = tuple(name for name, _, _ in self.inputs(1, 1, 1))
         self._differentiable = [name for i, name in enumerate(self.input_names)
                                 if self._has_gradient(i)]
+        self.saves = self.has_backward and self.saved_bytes(1, 64, 64) > 0
 
     def __repr__(self):
         stored = _tensors.STORED.get(self.dtype, "bf16")
@@ -259,6 +276,15 @@ class Kernel(_Owned):
                  else f" (value {self.value_dim})")
         return (f"<dil.Kernel '{self.name}' on {self.device}: {self.heads} heads"
                 f"{kv} of {self.head_dim}{value}, {stored}>")
+
+    def saved_bytes(self, batch, queries, keys):
+        """Bytes of `saved` of a call of these sizes: 0 where gradients make nothing
+        again of what the call made."""
+        bytes_ = ctypes.c_int64()
+        _must(_library.dil_kernel_saved(
+            self._pointer, ctypes.byref(_c.Sizes(batch, queries, keys)),
+            ctypes.byref(bytes_)))
+        return bytes_.value
 
     def inputs(self, batch, queries, keys):
         """Name, dtype and shape of each declared input, for these sizes."""
@@ -304,7 +330,7 @@ class Kernel(_Owned):
     def __call__(self, q, k, v, inputs=None, out=None, lse=False, lengths=None,
                  train=False, seed=0, scale=None, stream=None, offsets_q=None,
                  offsets_k=None, longest_q=None, longest_k=None, pages=None,
-                 selection=False):
+                 selection=False, saved=None):
         """Attention of q [B, N, H, D] over k [B, M, Hkv, D], v [B, M, Hkv, Dv].
 
         `inputs`: the declared inputs by name. `out`, `lse`: tensors to write
@@ -326,6 +352,8 @@ class Kernel(_Owned):
         `selection`: also return what each `keep top` and `keep mass` chose, a list
         of pairs of rows [B, H, nbq + 1] and cols [B, H, ...]: block r of queries
         has the blocks of keys cols[rows[r]] to cols[rows[r + 1] - 1].
+        `saved`: a tensor of saved_bytes() bytes, uint8 on the device of q, in which
+        the call leaves what backward() would make again; give it to that as well.
         Returns the output, and lse and the selection where they are asked for.
         """
         if lse is False:
@@ -339,6 +367,9 @@ class Kernel(_Owned):
                               longest_k, pages)
         if selection:
             return self._with_selection(call, lies)
+        if saved is not None:
+            out, lse = self._run_at_length(*call, lies, saved=saved)
+            return out if lse is None else (out, lse)
         made = (_quick.is_quick(type(q))
                 and _tensors.is_direct(q, k, v, out, *given)
                 and _quick.run(self._handle, *call, lies)
@@ -367,7 +398,7 @@ class Kernel(_Owned):
                 for i in range(self._list_count)]
 
     def _run_at_length(self, q, k, v, o, lse, lengths, inputs, train, seed, scale,
-                       stream, lies=None, lists=()):
+                       stream, lies=None, lists=(), saved=None):
         """o and lse, which are made where they are None and True."""
         _must_be_rows("q", q)
         if o is None:
@@ -377,7 +408,7 @@ class Kernel(_Owned):
                                 "float32")
         views = _Views(self, stream)
         arguments = views.arguments(q, k, v, o, lse, inputs, lengths, train, seed,
-                                    scale, lies or _layout.PLAIN, lists)
+                                    scale, lies or _layout.PLAIN, lists, saved)
         _must(_c.kernel_run(self._handle, ctypes.addressof(arguments)))
         return o, lse
 
@@ -389,7 +420,7 @@ class Kernel(_Owned):
     def backward(self, d_o, q, k, v, o, lse=None, inputs=None, dlse=None,
                  wanted=None, out=None, lengths=None, train=False, seed=0,
                  scale=None, stream=None, offsets_q=None, offsets_k=None,
-                 longest_q=None, longest_k=None):
+                 longest_q=None, longest_k=None, saved=None):
         """Gradients of a call that ran with the same q, k, v, inputs, lengths,
         train, seed, scale and offsets.
 
@@ -397,7 +428,8 @@ class Kernel(_Owned):
         computed again); `d_o` is the gradient of o, `dlse` that of lse, where
         it is used. `wanted`: names out of "q", "k", "v" and the inputs with a
         gradient; all of them when not given. `out`: tensors to write to, by
-        name, of the type of what they are gradients of or float32.
+        name, of the type of what they are gradients of or float32. `saved`: what
+        the call left there.
         Returns a dict of gradients by name. The kernel must have been made with
         `backward=True`, or say `backward` in its file.
         """
@@ -415,7 +447,7 @@ class Kernel(_Owned):
                 self._scale(scale), stream)
         lies = self._lies(q, stream, offsets_q, offsets_k, longest_q, longest_k,
                           None)
-        found = (_quick.is_quick(type(q)) and self.has_backward
+        found = (saved is None and _quick.is_quick(type(q)) and self.has_backward
                  and _tensors.is_direct(d_o, dlse, q, k, v, o, lse, *ordered)
                  and _quick.backward(self._handle, d_o, dlse, *call, asked, lies))
         names = [name for name, x in zip(named, asked) if x is not None]
@@ -423,16 +455,16 @@ class Kernel(_Owned):
             return dict(zip(names, found))
         made = {name: _tensors.like(x, tuple(x.shape), None) if y is True else y
                 for (name, x), y in zip(named.items(), asked) if y is not None}
-        self._backward_at_length(d_o, dlse, call, lies, made)
+        self._backward_at_length(d_o, dlse, call, lies, made, saved)
         return made
 
-    def _backward_at_length(self, d_o, dlse, call, lies, made):
+    def _backward_at_length(self, d_o, dlse, call, lies, made, saved=None):
         """Writes to the tensors of `made`, which have names."""
         *call, stream = call
         views = _Views(self, stream)
         q, k, v, o, lse, inputs, lengths, *numbers = call
         call = views.arguments(q, k, v, o, lse, inputs, lengths, *numbers, lies,
-                               ())
+                               (), saved)
         count = len(inputs)
         g = _c.Gradients(forward=ctypes.pointer(call),
                          d_o=views.rows(d_o, "do"), input_count=count)

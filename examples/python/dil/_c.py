@@ -161,7 +161,8 @@ class Arguments(_Sized):
                 ("pages", TensorPointer),
                 ("selection", ctypes.POINTER(TensorPointer)),
                 ("selection_count", ctypes.c_int32),
-                ("selection_flags", ctypes.POINTER(ctypes.c_uint64))]
+                ("selection_flags", ctypes.POINTER(ctypes.c_uint64)),
+                ("saved", ctypes.c_void_p), ("saved_bytes", ctypes.c_int64)]
 
 
 class Gradients(_Sized):

@@ -24,6 +24,7 @@ const dil_cuda_module *dil_cuda_module_init(void) {
       .variants = kernel_variants,
       .backward = kernel_backward,
       .backward_workspace = kernel_backward_workspace,
+      .saved = kernel_saved_bytes,
       .backward_time = kernel_backward_time,
       .backward_describe = kernel_backward_describe,
       .backward_estimate = kernel_backward_estimate,

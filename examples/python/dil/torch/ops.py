@@ -133,6 +133,27 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
     return made
 
 
+def _run_saving(q, k, v, inputs, plan, lengths, scale, seed, train, lies):
+    """o, lse, and what the run leaves for its gradients; None where it leaves
+    nothing, or where more than autograd looks on."""
+    if (not q.is_cuda or any(lies.tensors()) or torch.compiler.is_compiling()
+            or type(q) not in (torch.Tensor, torch.nn.Parameter)
+            or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack()
+            or _C._are_functorch_transforms_active() or _C._get_tracing_state()):
+        return None
+    kernel = _kernel(q, k, v, inputs, plan, backward=True)
+    if not kernel.saves:
+        return None
+    _check(q, k, v, inputs, plan, lengths, lies)
+    saved = q.new_empty(kernel.saved_bytes(q.shape[0], q.shape[1], k.shape[1]),
+                        dtype=torch.uint8)
+    with torch.no_grad():  # autograd is above
+        o, lse = kernel._run_at_length(
+            q, k, v, None, True if plan.has_lse else None, lengths, inputs, train,
+            _seed(q, seed), kernel._scale(scale), _stream(q), saved=saved)
+    return o, lse if plan.has_lse else _log_sums(plan, q), saved
+
+
 def _layout_of(lies):
     return Layout(*lies) if lies else PLAIN
 
@@ -177,6 +198,13 @@ def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths
         scale, seed, train, wanted, lies)
     if found is not False:
         return found
+    return _gradients(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths,
+                      scale, seed, train, wanted, _layout_of(lies))
+
+
+def _gradients(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths, scale,
+               seed, train, wanted, lies, saved=None):
+    """By the longer way. `saved`: what the run left, or None."""
     made = _empty_gradients(q, k, v, inputs, wanted)
     if not made:
         return made
@@ -189,7 +217,7 @@ def _attention_backward(grad_o, grad_lse, q, k, v, o, lse, inputs, plan, lengths
             out=dict(zip(names, made)), lengths=lengths,
             train=train, seed=_seed(q, seed),
             scale=scale, stream=_stream(q) if q.is_cuda else None,
-            **_layout_of(lies).offsets())
+            saved=saved, **lies.offsets())
     return made
 
 
@@ -209,8 +237,9 @@ library.register_fake("dil::attention_backward", _fake_backward, lib=_library)
 
 
 class _Attention(torch.autograd.Function):
-    """made: o and lse, or the keyset of the op that makes them here, where
-    compilers that follow autograd see it. call: the plan, what the op takes
+    """made: o, lse and what the run left for gradients, if it left something; or
+    the keyset of the op that makes them here, where compilers that follow autograd
+    see it. call: the plan, what the op takes
     behind it, the layout, and whether lse is returned. Few arguments, since each
     takes long beside a small call."""
 
@@ -219,10 +248,12 @@ class _Attention(torch.autograd.Function):
         plan, numbers, lies, gives_lse = call
         is_known = isinstance(made, tuple)
         if not is_known:
-            made = _below(made, (q, k, v, inputs, plan.name, *numbers, *lies))
-        o, lse = made
+            made = (_run_saving(q, k, v, inputs, plan, *numbers, lies)
+                    or _below(made, (q, k, v, inputs, plan.name, *numbers, *lies)))
+        o, lse, *left = made
         lengths, _, seed, _ = numbers
-        saved = (q, k, v, o, lse, lengths, seed, lies[0], lies[1], *inputs)
+        saved = (q, k, v, o, lse, lengths, seed, left[0] if left else None, lies[0],
+                 lies[1], *inputs)
         ctx.call = call
         # The two methods below set the same; compilers look for these methods.
         if is_known:
@@ -234,17 +265,22 @@ class _Attention(torch.autograd.Function):
             return o
         if not plan.has_lse:
             ctx.mark_non_differentiable(lse)
-        return made
+        return o, lse
 
     @staticmethod
     def backward(ctx, grad_o, grad_lse=None):
-        q, k, v, o, lse, lengths, seed, *offsets_inputs = ctx.saved_tensors
+        q, k, v, o, lse, lengths, seed, left, *offsets_inputs = ctx.saved_tensors
         plan, (_, scale, _, train), lies, _ = ctx.call
         offsets, inputs = offsets_inputs[:2], offsets_inputs[2:]
         needs = ctx.needs_input_grad
         wanted = needs[2:]
         if grad_o is None and grad_lse is None:
             return (None,) * len(needs)
+        if left is not None and not torch.is_grad_enabled():
+            given = _as_kernels_want(plan, grad_o, grad_lse, o, lse)
+            made = iter(_gradients(*given[:2], q, k, v, o, given[2], inputs, plan,
+                                   lengths, scale, seed, train, wanted, lies, left))
+            return None, None, *(next(made) if want else None for want in wanted)
         made = (not torch.compiler.is_compiling() and grad_o is not None
                 and grad_o.stride(-1) == 1 and grad_lse is None
                 and _quick.gradients(
@@ -446,7 +482,9 @@ def attend(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
     wants = _want_gradients(q, k, v, *inputs)
     if wants:
         _refuse_gradients(q, k, v, inputs, known, lies)
-    made = _run(q, k, v, tuple(inputs), known, *call, wants or wants_lse, lies)
+    made = wants and _run_saving(q, k, v, tuple(inputs), known, *call, lies)
+    if not made:
+        made = _run(q, k, v, tuple(inputs), known, *call, wants or wants_lse, lies)
     if not wants:
         return made
     return _apply(made, (known, call, lies, wants_lse), q, k, v, inputs)

@@ -189,7 +189,9 @@ class Plan:
         forward, backward = (self._kernels.get((*kind, x)) for x in (False, True))
         quick = [_quick.is_quick(x) for x in (torch.Tensor, torch.nn.Parameter)]
         if forward and all(quick):
-            quick_backward = backward and not self.any_order  # else it is checked
+            # Else it is checked, or finds what the run has left for it.
+            quick_backward = (backward and not self.any_order
+                              and not backward.saves)
             _quick.learn(self.number, q, k, v, forward._handle,
                          backward._handle if quick_backward else 0,
                          self.takes_scale, self.has_lse)
