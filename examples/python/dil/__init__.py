@@ -198,8 +198,7 @@ class _Views:
         if kind != "uint8" or at.ndim != 1:
             raise Error("DIL_USAGE", f"{name} must be a tensor of uint8 of one "
                         "dimension")
-        if ((at.device.device_type, at.device.device_id)
-                != (other.device.device_type, other.device.device_id)):
+        if (at.device.type, at.device.id) != (other.device.type, other.device.id):
             raise Error("DIL_USAGE", f"{name} must be on the device of q")
         if at.shape[0] > 1 and at.strides and at.strides[0] != 1:
             raise Error("DIL_USAGE", f"{name} must be contiguous")
