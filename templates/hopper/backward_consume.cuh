@@ -214,7 +214,7 @@ DEVICE void add_weights(const consumer &c, fragments &f, u32 (&p)[TILE_KEYS / 4]
   u32(&kept)[TILE_KEYS / 4] = p;
 #endif
   settle(f.weighted);
-  multiply_sums<VALUE_SPAN, VALUE_CHUNK>(f.weighted, kept, values);
+  multiply_sums<VALUE_COLUMNS, VALUE_CHUNK>(f.weighted, kept, values);
 }
 #endif
 
@@ -239,7 +239,7 @@ DEVICE void add_block(const consumer &c, fragments &f,
 #endif
   wait_turn(c);
   settle(f.scored);
-  multiply_sums<HEAD_SPAN, CHUNK>(f.scored, ds,
+  multiply_sums<HEAD_COLUMNS, CHUNK>(f.scored, ds,
                                    sums_of<CHUNK>(keys_at(c, stage)));
 #endif
 #if MAKES_SCORED && MAKES_WEIGHTED
@@ -311,7 +311,7 @@ DEVICE void add_fused(const consumer &c, fragments &f, u32 tile, int keys,
   share_slopes(c, shared, ds);
   wait_turn(c);
   settle(f.scored);
-  multiply_sums<HEAD_SPAN, CHUNK>(f.scored, ds,
+  multiply_sums<HEAD_COLUMNS, CHUNK>(f.scored, ds,
                                    sums_of<CHUNK>(keys_at(c, stage)));
   multiply_slopes(c, tile, shared.number - 2, !first, added);
   mma_wait<1>();

@@ -142,7 +142,7 @@ DEVICE void clear_rows_without_keys(fragments &f) {
   for (int half = 0; half < 2; half++) {
     if (f.row[half].lse < INFINITE_LSE) continue;
 #pragma unroll
-    for (int i = 2 * half; i < HEAD_SPAN / 2; i += 4)
+    for (int i = 2 * half; i < HEAD_COLUMNS / 2; i += 4)
       f.scored[i] = f.scored[i + 1] = 0;
   }
 }

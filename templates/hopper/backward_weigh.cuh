@@ -13,13 +13,13 @@ struct fragments {
   float s[TILE_KEYS / 2]; // scores, then weights
 #if MAKES_SCORED
   float d[TILE_KEYS / 2]; // dP
-  float scored[HEAD_SPAN / 2];
+  float scored[HEAD_COLUMNS / 2];
 #endif
 #if SLOPED
   float slopes[TILE_KEYS / 2]; // derivatives of scores
 #endif
 #if MAKES_WEIGHTED
-  float weighted[VALUE_SPAN / 2];
+  float weighted[VALUE_COLUMNS / 2];
 #endif
 #if !HOLDS_KEYS
   row_facts row[2];       // of the thread's own rows

@@ -48,7 +48,7 @@ DEVICE void finish_tile(const consumer &c, const own_rows &own, int line,
     if (column == 0) c.run.ends[first + own.entry[i]] = {f.r.peak[i], sum};
     float *to = c.run.partial + (first + own.entry[i]) * VALUE_DIM + column;
 #pragma unroll
-    for (int g = 0; g < VALUE_SPAN / 8; g++)
+    for (int g = 0; g < VALUE_COLUMNS / 8; g++)
       if (8 * g + column < VALUE_DIM)
         *(float2 *)(to + 8 * g) = make_float2(f.o[4 * g + 2 * i] * factor,
                                               f.o[4 * g + 2 * i + 1] * factor);

@@ -190,7 +190,7 @@ DEVICE void store_lse(const consumer &c, const tile_view &t, int map, int4 place
 
 // Stores a warp's rows by TMA, which leaves out those outside of the grid.
 DEVICE void store_rows(const consumer &c, const tile_view &t, int map, int4 place,
-                       float (&o)[VALUE_SPAN / 2]) {
+                       float (&o)[VALUE_COLUMNS / 2]) {
   u32 thread = thread_index(), area = output_area(c, thread);
   if (thread % 32 == 0) store_wait_read();
   stage_rows(area, o, thread % 32);

@@ -63,14 +63,14 @@ DEVICE void release_queries(const consumer &c, u32 tile) {
 
 // The registers that a warpgroup carries from block to block.
 struct fragments {
-  float o[VALUE_SPAN / 2];
+  float o[VALUE_COLUMNS / 2];
   u32 p[TILE_KEYS / 4]; // weights of the previous block
   row_state r;
 };
 
-DEVICE void clear_sums(float (&o)[VALUE_SPAN / 2]) {
+DEVICE void clear_sums(float (&o)[VALUE_COLUMNS / 2]) {
 #pragma unroll
-  for (int i = 0; i < VALUE_SPAN / 2; i++) o[i] = 0;
+  for (int i = 0; i < VALUE_COLUMNS / 2; i++) o[i] = 0;
 }
 
 DEVICE void release_keys(const consumer &c, const ring<STAGES> &block) {

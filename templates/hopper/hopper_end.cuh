@@ -67,7 +67,7 @@ DEVICE void store_staged(const consumer &c, u32 area, u32 thread, int4 t,
 }
 
 // Stores rows from registers if nothing is staged.
-DEVICE void store_direct(const consumer &c, float (&o)[VALUE_SPAN / 2],
+DEVICE void store_direct(const consumer &c, float (&o)[VALUE_COLUMNS / 2],
                          u32 thread, int4 t, int batch) {
   int row = warp_row(thread) + thread % 32 / 4;
   unsigned short *out = (unsigned short *)c.run.o_data +
@@ -131,7 +131,7 @@ DEVICE void add_sinks(const consumer &c, int4 t, int batch, int position,
 
 // Divides a tile's rows by their denominators, merges them with their sinks and
 // with an earlier state if there is one, and computes their lse.
-DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_SPAN / 2],
+DEVICE void divide_rows(const consumer &c, float (&o)[VALUE_COLUMNS / 2],
                         const row_state &r, const state_rows &rows,
                         int finish, int4 t, int batch, int position, int away,
                         float (&lse)[2]) {
@@ -165,7 +165,7 @@ DEVICE u32 live_rows(const consumer &c, int position, int4 t) {
 
 // The epilogue of a tile. It divides by the sums and merges with the state of
 // earlier passes or shards. It stores the new state, or O and lse, or both.
-DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_SPAN / 2],
+DEVICE void finish_tile(const consumer &c, float (&o)[VALUE_COLUMNS / 2],
                         row_state r, int slot) {
   u32 message = tile_message(c, slot), thread = thread_index();
   int4 t = shared_load(message), to = shared_load(message + 16);

@@ -16,9 +16,9 @@
 
 // Columns of heads that products take: a multiple of 16, where rows in memory are as wide
 // as a multiple of 32.
-#ifndef HEAD_SPAN
-#define HEAD_SPAN HEAD_WIDTH
-#define VALUE_SPAN VALUE_WIDTH
+#ifndef HEAD_COLUMNS
+#define HEAD_COLUMNS HEAD_WIDTH
+#define VALUE_COLUMNS VALUE_WIDTH
 #endif
 
 // The registers of a fragment, eight for each line: their names and operands.
@@ -116,7 +116,7 @@
   }
 // Both kinds of product for one width N. Gradients also have dP = dO V^T.
 #define PRODUCTS(N, line, x0, x1, x2, x3, x4)                              \
-  KEY_FUNCTION(mma_keys, HEAD_SPAN, CHUNK, N, line, x0, x1, x2, x3, x4)   \
+  KEY_FUNCTION(mma_keys, HEAD_COLUMNS, CHUNK, N, line, x0, x1, x2, x3, x4)   \
   DEVICE void mma_weights(float(&d)[N / 2], const u32 *a, u64 b) {         \
     asm volatile(                                                          \
         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." MMA_TYPE         \
@@ -126,7 +126,7 @@
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));             \
   }
 #define VALUE_PRODUCT(N, line, x0, x1, x2, x3, x4) \
-  KEY_FUNCTION(mma_values, VALUE_SPAN, VALUE_CHUNK, N, line, x0, x1, x2, x3, x4)
+  KEY_FUNCTION(mma_values, VALUE_COLUMNS, VALUE_CHUNK, N, line, x0, x1, x2, x3, x4)
 #define SIZE_16(use) use(16, 0, "%8", "%9", "%10", "%11", "%12")
 #define SIZE_32(use) use(32, 1, "%16", "%17", "%18", "%19", "%20")
 #define SIZE_48(use) use(48, 2, "%24", "%25", "%26", "%27", "%28")
@@ -147,13 +147,13 @@
 #define INSTANTIATE_WIDTH(N, use) INSTANTIATE(N, use)
 
 INSTANTIATE_WIDTH(TILE_KEYS, PRODUCTS)
-#if VALUE_SPAN != TILE_KEYS
-INSTANTIATE_WIDTH(VALUE_SPAN, PRODUCTS)
+#if VALUE_COLUMNS != TILE_KEYS
+INSTANTIATE_WIDTH(VALUE_COLUMNS, PRODUCTS)
 #endif
 #if BACKWARD
 INSTANTIATE_WIDTH(TILE_KEYS, VALUE_PRODUCT)
-#if HEAD_SPAN != VALUE_SPAN && HEAD_SPAN != TILE_KEYS
-INSTANTIATE_WIDTH(HEAD_SPAN, PRODUCTS)
+#if HEAD_COLUMNS != VALUE_COLUMNS && HEAD_COLUMNS != TILE_KEYS
+INSTANTIATE_WIDTH(HEAD_COLUMNS, PRODUCTS)
 #endif
 #endif
 
@@ -208,7 +208,7 @@ DEVICE void multiply_keys(float (&s)[TILE_KEYS / 2], u32 q, u32 k) {
 
 // O += P V. Calls `before_last` before it issues the last two products.
 template <class function>
-DEVICE void multiply_values(float (&o)[VALUE_SPAN / 2],
+DEVICE void multiply_values(float (&o)[VALUE_COLUMNS / 2],
                             u32 (&p)[TILE_KEYS / 4], u32 v,
                             function before_last) {
   const u32 high = DESCRIPTOR_HIGH(VALUE_CHUNK * 2);
@@ -220,7 +220,7 @@ DEVICE void multiply_values(float (&o)[VALUE_SPAN / 2],
   }
   mma_commit();
 }
-DEVICE void multiply_values(float (&o)[VALUE_SPAN / 2],
+DEVICE void multiply_values(float (&o)[VALUE_COLUMNS / 2],
                             u32 (&p)[TILE_KEYS / 4], u32 v) {
   multiply_values(o, p, v, [] {});
 }

@@ -56,7 +56,7 @@ DEVICE float high_half(u32 both) {
 }
 
 // O += P V one key at a time, without the products of weight 0.
-DEVICE void add_values_singly(float (&o)[VALUE_SPAN / 2],
+DEVICE void add_values_singly(float (&o)[VALUE_COLUMNS / 2],
                               const u32 (&p)[TILE_KEYS / 4], u32 values) {
   const int width = VALUE_CHUNK * 2;
   u32 lane = thread_index() % 32, c = lane % 4;
@@ -77,7 +77,7 @@ DEVICE void add_values_singly(float (&o)[VALUE_SPAN / 2],
     u32 row = values + key * width + c * 4;
     u32 swizzle = width == 128 ? key & 7 : key >> 1 & 3;
 #pragma unroll
-    for (int g = 0; g < VALUE_SPAN / 8; g++) {
+    for (int g = 0; g < VALUE_COLUMNS / 8; g++) {
       u32 unit = g % (VALUE_CHUNK / 8) ^ swizzle;
       u32 v = shared_word(row + g / (VALUE_CHUNK / 8) * (TILE_KEYS * width) +
                           unit * 16);

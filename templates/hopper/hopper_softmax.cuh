@@ -310,9 +310,9 @@ DEVICE void hide_columns(float (&s)[TILE_KEYS / 2], const u32 (&kept)[2]) {
     if (!(kept[i >> 1 & 1] >> (i / 4 * 2 + (i & 1)) & 1)) s[i] = MINUS_INFINITY;
 }
 
-DEVICE void scale_rows(float (&o)[VALUE_SPAN / 2], float row0, float row1) {
+DEVICE void scale_rows(float (&o)[VALUE_COLUMNS / 2], float row0, float row1) {
 #pragma unroll
-  for (int i = 0; i < VALUE_SPAN / 2; i += 4) {
+  for (int i = 0; i < VALUE_COLUMNS / 2; i += 4) {
     o[i] *= row0;
     o[i + 1] *= row0;
     o[i + 2] *= row1;

@@ -13,10 +13,10 @@ DEVICE u32 output_unit(u32 row, u32 unit) {
 
 // Writes a warp's sixteen rows to its output buffer, which earlier stores have
 // read.
-DEVICE void stage_rows(u32 area, float (&o)[VALUE_SPAN / 2], u32 lane) {
+DEVICE void stage_rows(u32 area, float (&o)[VALUE_COLUMNS / 2], u32 lane) {
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < VALUE_SPAN / 16; i++)
+  for (int i = 0; i < VALUE_COLUMNS / 16; i++)
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
             "r"(area + output_unit(lane & 15, 2 * i + (lane >> 4))),

@@ -62,7 +62,7 @@ DEVICE void weigh_states(const hopper_launch &run, const state_rows &rows,
 // anything and is not read.
 template <int half>
 DEVICE void add_row(const float *from, float theirs,
-                    float (&o)[VALUE_SPAN / 2]) {
+                    float (&o)[VALUE_COLUMNS / 2]) {
   if (theirs == 0) return;
 #pragma unroll
   for (int g = 0; g < VALUE_DIM / 8; g++) {
@@ -72,7 +72,7 @@ DEVICE void add_row(const float *from, float theirs,
   }
 }
 template <int half>
-DEVICE void leave_row(float *to, const float (&o)[VALUE_SPAN / 2]) {
+DEVICE void leave_row(float *to, const float (&o)[VALUE_COLUMNS / 2]) {
 #pragma unroll
   for (int g = 0; g < VALUE_DIM / 8; g++)
     *(float2 *)(to + 8 * g) =
@@ -83,7 +83,7 @@ DEVICE void leave_row(float *to, const float (&o)[VALUE_SPAN / 2]) {
 // threads of a row have read the old lse.
 DEVICE void leave_rows(const hopper_launch &run, const state_rows &rows,
                        int finish, const float (&lse)[2],
-                       const float (&o)[VALUE_SPAN / 2]) {
+                       const float (&o)[VALUE_COLUMNS / 2]) {
   if (is_there(rows, 0)) leave_row<0>(state_of(run, rows.number[0]), o);
   if (is_there(rows, 1)) leave_row<1>(state_of(run, rows.number[1]), o);
   if (thread_index() % 4 || finish & HOPPER_ADD) return;

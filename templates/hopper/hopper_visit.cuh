@@ -20,14 +20,14 @@ DEVICE void release(const consumer &c, u32 barrier) {
 
 // The registers that a warpgroup carries from block to block.
 struct fragments {
-  float o[VALUE_SPAN / 2];
+  float o[VALUE_COLUMNS / 2];
   u32 p[TILE_KEYS / 4]; // weights of the previous block
   row_state r;
 };
 
 DEVICE void fragments_clear(fragments &f) {
 #pragma unroll
-  for (int i = 0; i < VALUE_SPAN / 2; i++) f.o[i] = 0;
+  for (int i = 0; i < VALUE_COLUMNS / 2; i++) f.o[i] = 0;
   state_clear(f.r);
 }
 

@@ -244,6 +244,6 @@ void hopper_put_widths(const dil_table *t, source_text *text) {
   enum { PRODUCT = 16 };
   put(text, "#define HEAD_WIDTH %d\n#define VALUE_WIDTH %d\n",
       hopper_width(t->head_dim), hopper_width(t->value_dim));
-  put(text, "#define HEAD_SPAN %d\n#define VALUE_SPAN %d\n",
+  put(text, "#define HEAD_COLUMNS %d\n#define VALUE_COLUMNS %d\n",
       config_round_up(t->head_dim, PRODUCT), config_round_up(t->value_dim, PRODUCT));
 }
