@@ -54,6 +54,8 @@ typedef struct dil_call {
   const dil_tensor *made;   /* the lists that choices make, at the places of the
                                inputs behind the call's own: a kernel writes
                                them, the oracle reads them. NULL: not wanted */
+  bool chosen;              /* of gradients: the lists of `made` are what the run
+                               forward chose, and are read */
   void *saved;              /* on the device: what gradients would make again. A run
                                writes it, and gradients read it; NULL: neither */
 } dil_call;

@@ -221,12 +221,12 @@ typedef struct dil_arguments {
   int32_t selection_count;       /* two for each choice; 0: none is wanted */
   const uint64_t *selection_flags; /* [selection_count], as o_flags; NULL: all
                                       0 */
-  /* Memory on the context's device, aligned to 256 bytes, of at least the bytes that
+  /* Memory on the context's device, aligned to 64 bytes, of at least the bytes that
    * dil_kernel_saved tells. A run leaves there what gradients would have to make
-   * again: the outputs of all branches, under `gradient detached` and with `combine
-   * mean` and `sum` on a GPU. dil_kernel_backward reads it in the forward call, where
-   * nothing but the run may have written it. NULL: gradients make these outputs. It
-   * does not go with offsets. */
+   * again: the blocks that it chose; and on a GPU the outputs of all branches, under
+   * `gradient detached` and with `combine mean` and `sum`. dil_kernel_backward reads it
+   * in the forward call: nothing but the run may have written it. NULL: gradients make
+   * all that again. It goes neither with offsets, nor with pages or a selection. */
   void *saved;
   int64_t saved_bytes;
 } dil_arguments;

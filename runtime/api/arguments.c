@@ -270,45 +270,6 @@ static dil_status read_seed(const dil_kernel *k, const dil_arguments *g,
   return DIL_OK;
 }
 
-/* As far as a GPU's kernels want their memory aligned. */
-static dil_status read_saved(const dil_arguments *g, dil_call *call) {
-  enum { ALIGN = 256 };
-  dil_status status = dil_usage_bytes("saved", g->saved, g->saved_bytes);
-  if (status) return status;
-  if (!g->saved && g->saved_bytes)
-    return dil_fail(DIL_USAGE, "saved is NULL and has %lld bytes",
-                    (long long)g->saved_bytes);
-  if (!g->saved) return DIL_OK;
-  if ((uintptr_t)g->saved % ALIGN)
-    return dil_fail(DIL_USAGE, "saved is not aligned to %d bytes", (int)ALIGN);
-  if (call->packed.queries)
-    return dil_fail(DIL_USAGE, "saved does not go with offsets: leave it NULL");
-  call->saved = g->saved;
-  return DIL_OK;
-}
-
-/* A host asks before how much memory a call's states take. */
-static dil_status check_saved(const dil_kernel *k, const dil_arguments *g,
-                              const dil_call *call) {
-  int64_t bytes = 0;
-  if (!call->saved) return DIL_OK;
-  if (k->source.direction != DIL_BACKWARD)
-    return dil_fail(DIL_USAGE, "kernel '%s' was made without gradients, and saved is "
-                    "for these: leave it NULL", k->source.table->name);
-  if (k->context->kind->saved) bytes = k->context->kind->saved(k, call);
-  if (bytes <= g->saved_bytes) return DIL_OK;
-  return dil_fail(DIL_USAGE, "saved has %lld bytes, and this call takes %lld: "
-                  "dil_kernel_saved says how many are enough",
-                  (long long)g->saved_bytes, (long long)bytes);
-}
-
-dil_tensor arguments_saved(const dil_kernel *k, const dil_call *call) {
-  int64_t bytes = 0;
-  if (call->saved && k->context->kind->saved)
-    bytes = k->context->kind->saved(k, call);
-  return dil_tensor_make(bytes ? call->saved : NULL, DIL_U8, 1, &bytes);
-}
-
 static dil_status read_outputs(const dil_kernel *k, const dil_arguments *g,
                                dil_call *call) {
   dil_status status = arguments_read_tensor(
@@ -353,8 +314,7 @@ static dil_status read_arguments(const dil_kernel *k,
   if (!status) status = packed_read(k, g, call);
   if (!status) status = read_lengths(k, g, call);
   if (!status) status = arguments_read_pages(k, g->pages, call);
-  if (!status) status = read_saved(g, call);
-  return status ? status : check_saved(k, g, call);
+  return status ? status : arguments_read_saved(k, g, out);
 }
 
 dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
@@ -368,7 +328,9 @@ dil_status arguments_read(const dil_kernel *k, const dil_arguments *given,
 dil_status arguments_read_again(const dil_kernel *k, const dil_arguments *given,
                                 arguments *out) {
   dil_arguments g;
-  return read_arguments(k, given, &g, out);
+  dil_status status = read_arguments(k, given, &g, out);
+  out->call.chosen = !status && out->call.made;
+  return status;
 }
 
 /* ---- without memory ------------------------------------------------------ */

@@ -119,6 +119,12 @@ dil_status arguments_read_again(const dil_kernel *k, const dil_arguments *given,
  * may look at their elements. DIL_USAGE: no memory could hold them. */
 dil_status arguments_of_sizes(const dil_kernel *k, const dil_sizes *sizes,
                               arguments *out);
+/* arguments_saved.c: the call's `saved`, with the places of lists that it holds; its
+ * bytes; and what it holds as a tensor, without data: nothing. */
+dil_status arguments_read_saved(const dil_kernel *k, const dil_arguments *g,
+                                arguments *a);
+int64_t arguments_saved_bytes(const dil_kernel *k, const dil_call *call);
+dil_tensor arguments_saved(const dil_kernel *k, const dil_call *call);
 DLDataType arguments_type(dil_dtype dtype);
 /* Tensor `index` of a call (DIL_TENSOR_...): its type and shape. */
 dil_tensor arguments_tensor(const dil_kernel *k, int32_t index,
@@ -133,8 +139,6 @@ dil_status arguments_read_tensor(const dil_context *c, const char *name,
  * element; and that it is apart from another tensor. */
 dil_status arguments_check_output(const char *name, const dil_tensor *t,
                                   uint64_t flags);
-/* What a run leaves for its gradients, as bytes; without data: nothing. */
-dil_tensor arguments_saved(const dil_kernel *k, const dil_call *call);
 dil_status arguments_check_apart(const char *name, const dil_tensor *output,
                                  const char *other, const dil_tensor *t);
 /* Checks that an output is apart from all that the call reads. */

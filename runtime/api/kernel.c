@@ -195,8 +195,7 @@ dil_status dil_kernel_saved(dil_kernel *kernel, const dil_sizes *sizes,
   if (!status) status = dil_usage_given("place for the bytes", bytes, NULL);
   if (!status) status = kernel_check_backward(kernel);
   if (!status) status = arguments_of_sizes(kernel, sizes, &a);
-  const device_kind *kind = status ? NULL : kernel->context->kind;
-  if (kind && kind->saved) *bytes = kind->saved(kernel, &a.call);
+  if (!status) *bytes = arguments_saved_bytes(kernel, &a.call);
   return dil_call_end(status);
 }
 

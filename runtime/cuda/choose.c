@@ -49,6 +49,7 @@ dil_status cuda_choose_run(const cuda_run *r, const dil_params *of,
                       const cuda_code *code) {
   char *memory = r->bounds + cuda_bounds_bytes(r) - cuda_choose_bytes(r);
   dil_status status = DIL_OK;
+  if (r->call->chosen) return DIL_OK;
   for (int32_t k = 0; k < r->table->choice_count && !status; k++)
     status = choose_one(r, k, of, memory, code);
   return status;

@@ -51,6 +51,33 @@ def test_chosen_blocks():
     fails("DIL_USAGE", "chooses no blocks", chosen_blocks, *x, CAUSAL)
 
 
+def test_gradients_take_what_was_chosen():
+    """The run leaves its lists for the gradients: the same bits as where these choose
+    again. Lists without blocks leave none."""
+    x = tensors()
+    o = attention(*x, moba())
+    left = o.grad_fn.saved_tensors[7]
+    assert left.dtype == torch.uint8 and left.numel() > 0
+    along = torch.randn_like(o)
+    made = torch.autograd.grad(o, x, along, retain_graph=True)
+    kernel = moba().kernel(*x, backward=True)
+    with torch.no_grad():
+        again = kernel.backward(along, *x, o.detach())
+        both = torch.empty(kernel.saved_bytes(1, 200, 200), dtype=torch.uint8)
+        fails("DIL_USAGE", "saved does not go with a selection",
+              lambda: kernel._run_at_length(
+                  *x, None, None, None, (), False, 0, 0.0, None,
+                  lists=kernel._lists(*x[:2]), saved=both))
+    assert all(torch.equal(y, again[name]) for y, name in zip(made, "qkv"))
+    left.data.zero_()
+    assert all(y.abs().max() == 0 for y in torch.autograd.grad(o, x, along))
+    dil.torch.keep_for_gradients(False)
+    o = attention(*x, moba())
+    dil.torch.keep_for_gradients(True)
+    assert o.grad_fn.saved_tensors[7] is None
+    assert all(map(torch.equal, torch.autograd.grad(o, x, along), made))
+
+
 def test_the_host_gives_the_same():
     x = tensors(gradient=False)
     kernel = dil.attention("moba", heads=4, head_dim=16, dtype="f32",

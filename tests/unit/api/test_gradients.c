@@ -226,7 +226,7 @@ static void saved_of(bent_gradient *b, size_t at, int64_t bytes) {
   b->call.arguments.saved_bytes = bytes;
 }
 static void saved_odd(bent_gradient *b) {
-  saved_of(b, (PARTS - 1) * PART + 64, 8);
+  saved_of(b, (PARTS - 1) * PART + 32, 8);
 }
 static void saved_minus(bent_gradient *b) {
   saved_of(b, (PARTS - 1) * PART, -1);
@@ -287,7 +287,7 @@ static const struct {
     {workspace_is_dq, "dq is an output and shares memory with workspace"},
     {workspace_minus, "workspace must have 0 to "},
     {workspace_nowhere, "workspace is NULL and has 64 bytes"},
-    {saved_odd, "saved is not aligned to 256 bytes"},
+    {saved_odd, "saved is not aligned to 64 bytes"},
     {saved_minus, "saved must have 0 to "},
     {saved_nowhere, "saved is NULL and has 64 bytes"},
 };

@@ -16,8 +16,16 @@ from . import ops
 from .plan import Plan, find as _find
 from .selection import attention_selection
 
-__all__ = ["Error", "Plan", "Ring", "attention", "chosen_blocks", "modules",
-           "ops", "patch", "unpatch"]
+__all__ = ["Error", "Plan", "Ring", "attention", "chosen_blocks",
+           "keep_for_gradients", "modules", "ops", "patch", "unpatch"]
+
+
+def keep_for_gradients(kept):
+    """Whether calls from now on keep what their gradients would make again: the blocks
+    that a plan chooses, and on a GPU the outputs of branches in float32, where each
+    has a softmax of its own or the plan says `gradient detached`. It begins as True.
+    Gradients are the same; without it they take longer and calls less memory."""
+    ops.saving = bool(kept)
 
 
 @_constant

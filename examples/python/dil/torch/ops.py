@@ -133,10 +133,22 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
     return made
 
 
+saving = True  # keep_for_gradients() sets it
+
+
+def _saved_memory(kernel, q, k):
+    """Bytes for what a run leaves; None where there is no room for them."""
+    try:
+        return q.new_empty(kernel.saved_bytes(q.shape[0], q.shape[1], k.shape[1]),
+                           dtype=torch.uint8)
+    except torch.cuda.OutOfMemoryError:
+        return None  # the gradients make it again
+
+
 def _run_saving(q, k, v, inputs, plan, lengths, scale, seed, train, lies):
     """o, lse, and what the run leaves for its gradients; None where it leaves
     nothing, or where more than autograd looks on."""
-    if (not q.is_cuda or any(lies.tensors()) or torch.compiler.is_compiling()
+    if (not saving or any(lies.tensors()) or torch.compiler.is_compiling()
             or type(q) not in (torch.Tensor, torch.nn.Parameter)
             or _C._len_torch_dispatch_stack() or _C._len_torch_function_stack()
             or _C._are_functorch_transforms_active() or _C._get_tracing_state()):
@@ -145,12 +157,14 @@ def _run_saving(q, k, v, inputs, plan, lengths, scale, seed, train, lies):
     if not kernel.saves:
         return None
     _check(q, k, v, inputs, plan, lengths, lies)
-    saved = q.new_empty(kernel.saved_bytes(q.shape[0], q.shape[1], k.shape[1]),
-                        dtype=torch.uint8)
+    saved = _saved_memory(kernel, q, k)
+    if saved is None:
+        return None
     with torch.no_grad():  # autograd is above
         o, lse = kernel._run_at_length(
             q, k, v, None, True if plan.has_lse else None, lengths, inputs, train,
-            _seed(q, seed), kernel._scale(scale), _stream(q), saved=saved)
+            _seed(q, seed), kernel._scale(scale), _stream(q) if q.is_cuda else None,
+            saved=saved)
     return o, lse if plan.has_lse else _log_sums(plan, q), saved
 
 
