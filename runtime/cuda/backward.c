@@ -318,6 +318,8 @@ static dil_status backward_run_joint(backward_run *b) {
   if (!status) status = backward_end_without_general(b, &ended);
   if (status || ended) return status;
   const unsigned *only_if = g->only_if;
+  if (b->run.bounds && backward_reads_lists_alone(b))
+    status = general_tables(&b->run, only_if, b->codes.general);
   if (backward_wants_inputs(b)) g->only_if = NULL;
   if (!status) status = backward_make_facts(b);
   g->only_if = only_if;
@@ -349,7 +351,8 @@ static dil_status backward_run_all(backward_run *b) {
   dil_status status =
       b->run.call->packed.queries ? backward_clear(b, *round) : DIL_OK;
   if (!status && b->run.bounds)
-    status = general_bounds(&b->run, b->codes.general);
+    status = (backward_reads_lists_alone(b) ? general_choose : general_bounds)(
+        &b->run, b->codes.general);
   if (!status) status = input_sums_begin(g, b->sums, *round, &b->inputs);
   if (!status)
     status = combine_is_additive(b->kernel->table) ? backward_run_apart(b)

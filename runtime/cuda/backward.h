@@ -65,6 +65,9 @@ dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
 int64_t backward_gathered_bytes(const backward_run *b);
+/* Whether the fast kernels read lists alone, so that tables are made behind them, where
+ * the general kernels work. */
+bool backward_reads_lists_alone(const backward_run *b);
 dil_status backward_run_fast(backward_run *b);
 /* The launches of a pass by the fast kernels, whose facts are there. */
 dil_status backward_run_fast_pass(backward_run *b, int32_t p,

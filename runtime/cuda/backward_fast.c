@@ -64,6 +64,11 @@ int64_t backward_gathered_bytes(const backward_run *b) {
   return gathers ? gather_gradient_bytes(&b->run) : 0;
 }
 
+bool backward_reads_lists_alone(const backward_run *b) {
+  return backward_gathers(b) && !backward_fast_refusal(b) && !backward_makes_lse(b) &&
+         !backward_wants_inputs(b);
+}
+
 /* Returns whether one code makes all gradients, and adds dQ to sums. */
 static bool backward_is_fused(const backward_run *b) {
   return b->codes.fast_q && b->codes.fast_q->family == &cuda_hopper_fused;

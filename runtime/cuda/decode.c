@@ -19,8 +19,8 @@
 
 _Static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES &&
                    offsetof(decode_launch, of) == 4096 &&
-                   offsetof(decode_launch, dilation) == 5888 &&
-                   offsetof(decode_launch, counters) == 5936,
+                   offsetof(decode_launch, dilation) == 5896 &&
+                   offsetof(decode_launch, counters) == 5944,
                "templates/decode/decode.cu has another decode_launch");
 
 /* ---- the cache between launches ------------------------------------------ */

@@ -414,7 +414,7 @@ static dil_status general_launch_warps(const cuda_run *r, const cuda_code *code,
                      32 * ROW_WARPS, 0, p);
 }
 
-dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
+dil_status general_choose(const cuda_run *r, const cuda_code *code) {
   dil_params p = general_parameters(r);
   dil_status status = DIL_OK;
   if (r->table->choice_count) { /* other keeps may read tables of the call's lists */
@@ -423,8 +423,15 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
                                   cuda_table_rows(r, true), &p);
     p.flags &= ~DIL_OWN_LISTS;
   }
-  if (!status) status = cuda_choose_run(r, &p, code);
-  if (!status && !r->lists_alone)
+  return status ? status : cuda_choose_run(r, &p, code);
+}
+
+dil_status general_tables(const cuda_run *r, const unsigned *only_if,
+                          const cuda_code *code) {
+  dil_params p = general_parameters(r);
+  dil_status status = DIL_OK;
+  p.only_if = only_if;
+  if (!r->lists_alone)
     status = general_launch_warps(r, code, GENERAL_LISTS,
                                   cuda_table_rows(r, false), &p);
   if (!status)
@@ -436,6 +443,11 @@ dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   if (status) return status;
   return general_launch_warps(r, code, GENERAL_INTERVALS,
                               cuda_bounds_blocks(r, true), &p);
+}
+
+dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
+  dil_status status = general_choose(r, code);
+  return status ? status : general_tables(r, NULL, code);
 }
 
 /* A warp begins 32 rows. */

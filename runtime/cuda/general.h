@@ -36,6 +36,11 @@ int64_t general_reach(const cuda_run *r, int32_t pass);
 /* Makes the lists of choices, the tables of lists, and the bounds of inputs
  * (cuda_bounds_bytes). It runs before the first pass. */
 dil_status general_bounds(const cuda_run *r, const cuda_code *code);
+/* The same in two steps: the lists; and what the general kernels read besides, where
+ * the word on the device is set. NULL: always. */
+dil_status general_choose(const cuda_run *r, const cuda_code *code);
+dil_status general_tables(const cuda_run *r, const unsigned *only_if,
+                          const cuda_code *code);
 /* general_begin runs before the first pass and sets an empty state for chained
  * heads. general_end runs after the last pass: it converts their state to o and
  * lse and writes 0 for heads that no pass computes. In a shard of a sequence,

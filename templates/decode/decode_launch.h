@@ -6,7 +6,7 @@
 #include "templates/hopper/hopper_launch.h"
 #include "templates/shared/splits.h"
 
-enum { DECODE_LAUNCH_BYTES = 5952 }; /* C and CUDA C both check it */
+enum { DECODE_LAUNCH_BYTES = 6016 }; /* C and CUDA C both check it */
 
 typedef struct decode_launch {
   hopper_maps k, v;        /* by dilation */

@@ -51,8 +51,9 @@ typedef struct hopper_backward_launch {
   hopper_gradient scored_end, weighted_end;
 } hopper_backward_launch;
 
-/* Blocks of 256 threads that make facts, on a processor at once. */
-enum { HOPPER_FACT_BLOCKS = 6 };
+/* Blocks of 256 threads that make facts, on a processor at once. Wide rows of f16 take
+ * more registers than six leave. */
+#define HOPPER_FACT_BLOCKS(f16, size) ((f16) && (size) > 128 ? 4 : 6)
 
 /* The parameter of the kernel that makes the facts. Strides count elements, in
  * the order batch row, row, head. */

@@ -242,7 +242,8 @@ DEVICE void draw_word(const hopper_facts_launch &run) {
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(256, HOPPER_FACT_BLOCKS)
+extern "C" __global__ void
+__launch_bounds__(256, HOPPER_FACT_BLOCKS(ELEMENT == 2, VALUE_DIM))
 hopper_facts(const __grid_constant__ hopper_facts_launch run) {
   if ((int)blockIdx.x < run.fact_blocks) make_facts(run);
 #if ELEMENT == 2

@@ -119,6 +119,7 @@ DIL_INLINE void note_rise(const dil_device_input &in, dil_input_row kind,
 }
 
 extern "C" __global__ void dil_bounds(const __grid_constant__ dil_params p) {
+  if (p.only_if && !*p.only_if) return;
   long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   long long warps = (long long)gridDim.x * blockDim.x / 32;
 #pragma unroll 1

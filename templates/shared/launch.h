@@ -11,7 +11,7 @@
 enum {
   DIL_BOUNDS_BLOCK = 64, /* elements of the last axis in a block */
   DIL_BOUND_BYTES = 8,   /* its smallest and its largest */
-  DIL_PARAMS_BYTES = 1792 /* of dil_params; C and CUDA C both check it */
+  DIL_PARAMS_BYTES = 1800 /* of dil_params; C and CUDA C both check it */
 };
 
 /* Types of inputs. */
@@ -104,6 +104,8 @@ typedef struct dil_params {
   dil_patch_axis patch[3];
   unsigned long long left_out;   /* branches whose pairs a shard's gradients leave
                                     out, as bits */
+  const unsigned *only_if;       /* the kernels of tables and bounds work only where it
+                                    is set; NULL: they work */
 } dil_params;
 
 /* The parameters of choose.cuh: a call, one of its choices, and the memory that
@@ -132,7 +134,7 @@ enum {
   DIL_CHOOSE_ROWS = 8, /* rows of queries that meet key blocks at once */
   DIL_CHOOSE_TALL = 64, /* the same by matrix products */
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
-  DIL_CHOOSE_BYTES = 1872 /* of dil_choose_params, as above */
+  DIL_CHOOSE_BYTES = 1880 /* of dil_choose_params, as above */
 };
 
 /* Warps that add up a block of keys: a power of 2, 8 at most. */
@@ -194,7 +196,7 @@ typedef struct dil_input_sums {
   int gradient_type;
 } dil_input_sums;
 
-enum { DIL_GRADIENT_BYTES = 2312 }; /* of dil_gradient_params, as above */
+enum { DIL_GRADIENT_BYTES = 2320 }; /* of dil_gradient_params, as above */
 
 /* Facts of a query row, as the pairs of a row need them. */
 enum { DIL_FACTS = 2 }; /* lse in units of log2, +inf for none; delta */

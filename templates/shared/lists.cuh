@@ -90,6 +90,7 @@ DIL_INLINE void list_row(const dil_params &p, int made, long long row) {
 }
 
 extern "C" __global__ void dil_lists(const __grid_constant__ dil_params p) {
+  if (p.only_if && !*p.only_if) return;
   long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
 #pragma unroll 1
   for (int i = 0; i < INPUTS; i++) {
@@ -128,6 +129,7 @@ DIL_INLINE void turn_square(const dil_device_input &in, int rank,
 }
 
 extern "C" __global__ void dil_turn(const __grid_constant__ dil_params p) {
+  if (p.only_if && !*p.only_if) return;
   long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   long long warps = (long long)gridDim.x * blockDim.x / 32;
 #pragma unroll 1

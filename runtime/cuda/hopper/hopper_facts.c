@@ -21,7 +21,8 @@ static int32_t facts_blocks(const cuda_run *r, int64_t rows) {
   int64_t lanes = 1;
   while (lanes < r->table->value_dim / 8 && lanes < 16) lanes *= 2;
   int64_t blocks = (rows * lanes + FACTS_THREADS - 1) / FACTS_THREADS;
-  return (int32_t)minimum(blocks, HOPPER_FACT_BLOCKS * r->device->facts.processors);
+  int64_t most = HOPPER_FACT_BLOCKS(r->table->dtype == DIL_F16, r->table->value_dim);
+  return (int32_t)minimum(blocks, most * r->device->facts.processors);
 }
 
 static void facts_fill(const gradient_run *g, const float *state_lse,
