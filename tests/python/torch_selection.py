@@ -65,9 +65,7 @@ def test_gradients_take_what_was_chosen():
         again = kernel.backward(along, *x, o.detach())
         both = torch.empty(kernel.saved_bytes(1, 200, 200), dtype=torch.uint8)
         fails("DIL_USAGE", "saved does not go with a selection",
-              lambda: kernel._run_at_length(
-                  *x, None, None, None, (), False, 0, 0.0, None,
-                  lists=kernel._lists(*x[:2]), saved=both))
+              lambda: kernel(*x, selection=True, saved=both))
     assert all(torch.equal(y, again[name]) for y, name in zip(made, "qkv"))
     left.data.zero_()
     assert all(y.abs().max() == 0 for y in torch.autograd.grad(o, x, along))

@@ -166,8 +166,8 @@ static const char *run_twice(gradient_data *g, dil_cuda_kernel *made,
   return text;
 }
 
-/* What a run forward leaves on the device: states in memory of their own, and the lists
- * of what it chose among those of its copy. */
+/* A run forward leaves on the device its states, in memory of their own, and among the
+ * tensors of its copy the lists of what it chose. */
 typedef struct left {
   data *of;
   gpu_copy on;

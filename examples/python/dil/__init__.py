@@ -191,19 +191,6 @@ class _Views:
         _must_be_rows(name, x)
         return self.pointer(x, name, self.kernel._code)
 
-    def bytes(self, x, name, beside):
-        """Address and size of a tensor of bytes on the device of another."""
-        at, other = (self.pointer(y, name).contents for y in (x, beside))
-        kind = _tensors.NAMES.get((at.dtype.code, at.dtype.bits))
-        if kind != "uint8" or at.ndim != 1:
-            raise Error("DIL_USAGE", f"{name} must be a tensor of uint8 of one "
-                        "dimension")
-        if (at.device.type, at.device.id) != (other.device.type, other.device.id):
-            raise Error("DIL_USAGE", f"{name} must be on the device of q")
-        if at.shape[0] > 1 and at.strides and at.strides[0] != 1:
-            raise Error("DIL_USAGE", f"{name} must be contiguous")
-        return (at.data or 0) + at.byte_offset, at.shape[0]
-
     def arguments(self, q, k, v, o, lse, inputs, lengths, train, seed, scale,
                   lies, lists, saved=None):
         """`inputs` in the kernel's order."""
@@ -235,7 +222,8 @@ class _Views:
         arguments.selection = _c.array_of(_c.TensorPointer, len(lists))(*pointers)
         arguments.selection_count = len(lists)
         if saved is not None:
-            arguments.saved, arguments.saved_bytes = self.bytes(saved, "saved", q)
+            views = (self.pointer(x, "saved").contents for x in (saved, q))
+            arguments.saved, arguments.saved_bytes = _tensors.bytes_of(*views, "saved")
         arguments.o_flags = self.flags["o"]
         arguments.lse_flags = self.flags.get("lse", 0)
         return arguments
@@ -277,12 +265,10 @@ class Kernel(_Owned):
                 f"{kv} of {self.head_dim}{value}, {stored}>")
 
     def saved_bytes(self, batch, queries, keys):
-        """Bytes of `saved` of a call of these sizes: 0 where gradients make nothing
-        again of what the call made."""
-        bytes_ = ctypes.c_int64()
-        _must(_library.dil_kernel_saved(
-            self._pointer, ctypes.byref(_c.Sizes(batch, queries, keys)),
-            ctypes.byref(bytes_)))
+        """Bytes of `saved` of a call; 0: gradients make nothing of it again."""
+        bytes_, sizes = ctypes.c_int64(), _c.Sizes(batch, queries, keys)
+        _must(_library.dil_kernel_saved(self._pointer, ctypes.byref(sizes),
+                                        ctypes.byref(bytes_)))
         return bytes_.value
 
     def inputs(self, batch, queries, keys):
@@ -351,8 +337,8 @@ class Kernel(_Owned):
         `selection`: also return what each `keep top` and `keep mass` chose, a list
         of pairs of rows [B, H, nbq + 1] and cols [B, H, ...]: block r of queries
         has the blocks of keys cols[rows[r]] to cols[rows[r + 1] - 1].
-        `saved`: a tensor of saved_bytes() bytes, uint8 on the device of q, in which
-        the call leaves what backward() would make again; give it to that as well.
+        `saved`: a tensor of saved_bytes() bytes, uint8 beside q, where the call leaves
+        what backward() would make again; backward() takes it as well.
         Returns the output, and lse and the selection where they are asked for.
         """
         if lse is False:
@@ -365,24 +351,21 @@ class Kernel(_Owned):
             lies = self._lies(q, stream, offsets_q, offsets_k, longest_q,
                               longest_k, pages)
         if selection:
-            return self._with_selection(call, lies)
-        if saved is not None:
-            out, lse = self._run_at_length(*call, lies, saved=saved)
-            return out if lse is None else (out, lse)
-        made = (_quick.is_quick(type(q))
+            return self._with_selection(call, lies, saved)
+        made = (saved is None and _quick.is_quick(type(q))
                 and _tensors.is_direct(q, k, v, out, *given)
                 and _quick.run(self._handle, *call, lies)
-                or self._run_at_length(*call, lies))
+                or self._run_at_length(*call, lies, saved=saved))
         if made is not True:
             out = out if out is not None else made[0]
             lse = made[1] if lse is True else lse
         return out if lse is None else (out, lse)
 
-    def _with_selection(self, call, lies):
+    def _with_selection(self, call, lies, saved):
         """o, lse where it is wanted, and pairs of lists."""
         q, k, _, _, lse, *_ = call
         lists = self._lists(q, k)
-        o, sums = self._run_at_length(*call, lies, lists)
+        o, sums = self._run_at_length(*call, lies, lists, saved)
         chosen = list(zip(lists[::2], lists[1::2]))
         return (o, chosen) if lse is None else (o, sums, chosen)
 
@@ -427,8 +410,7 @@ class Kernel(_Owned):
         computed again); `d_o` is the gradient of o, `dlse` that of lse, where
         it is used. `wanted`: names out of "q", "k", "v" and the inputs with a
         gradient; all of them when not given. `out`: tensors to write to, by
-        name, of the type of what they are gradients of or float32. `saved`: what
-        the call left there.
+        name, of the type of what they are gradients of or float32. `saved`: the call's.
         Returns a dict of gradients by name. The kernel must have been made with
         `backward=True`, or say `backward` in its file.
         """

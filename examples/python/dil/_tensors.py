@@ -144,6 +144,20 @@ def view_of(x, name, want, stream):
                 "NumPy array nor a tensor with __dlpack__")
 
 
+def bytes_of(view, beside, name):
+    """Address and size of the memory of a view, on the device of another."""
+    kind = NAMES.get((view.dtype.code, view.dtype.bits))
+    if kind != "uint8" or view.ndim != 1:
+        raise Error("DIL_USAGE", f"{name} must be a tensor of uint8 of one "
+                    "dimension")
+    if ((view.device.type, view.device.id)
+            != (beside.device.type, beside.device.id)):
+        raise Error("DIL_USAGE", f"{name} must be on the device of q")
+    if view.shape[0] > 1 and view.strides and view.strides[0] != 1:
+        raise Error("DIL_USAGE", f"{name} must be contiguous")
+    return (view.data or 0) + view.byte_offset, view.shape[0]
+
+
 def like(x, shape, dtype):
     """An empty tensor of x's kind, on its device; dtype None: that of x."""
     if is_torch(x):

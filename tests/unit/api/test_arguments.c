@@ -174,6 +174,20 @@ static void o_is_offsets(bent *b) {
   b->offsets.data = b->o->data;
 }
 
+static char saved[256] __attribute__((aligned(64)));
+static void saved_of(bent *b, size_t at, int64_t bytes) {
+  b->a->saved = saved + at;
+  b->a->saved_bytes = bytes;
+}
+static void saved_odd(bent *b) { saved_of(b, 32, 8); }
+static void saved_minus(bent *b) { saved_of(b, 0, -1); }
+static void saved_nowhere(bent *b) { b->a->saved_bytes = 64; }
+static void saved_alone(bent *b) { saved_of(b, 0, 64); }
+static void saved_of_documents(bent *b) {
+  offsets_of(b, 48, 32);
+  saved_of(b, 0, 64);
+}
+
 static const struct {
   void (*spoil)(bent *b);
   const char *words;
@@ -238,6 +252,11 @@ static const struct {
     {longest_alone, "longest_k is given, and offsets_q is not"},
     {longest_differs, "longest_k is 4 and longest_q 90: offsets_q serves both"},
     {o_is_offsets, "o is an output and shares memory with offsets_q"},
+    {saved_odd, "saved is not aligned to 64 bytes"},
+    {saved_minus, "saved must have 0 to "},
+    {saved_nowhere, "saved is NULL and has 64 bytes"},
+    {saved_alone, "was made without gradients, and saved is for these"},
+    {saved_of_documents, "saved does not go with offsets: leave it NULL"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 

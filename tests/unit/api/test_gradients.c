@@ -221,20 +221,6 @@ static void workspace_nowhere(bent_gradient *b) {
   b->g.workspace_bytes = 64;
 }
 
-static void saved_of(bent_gradient *b, size_t at, int64_t bytes) {
-  b->call.arguments.saved = at ? b->memory + at : NULL;
-  b->call.arguments.saved_bytes = bytes;
-}
-static void saved_odd(bent_gradient *b) {
-  saved_of(b, (PARTS - 1) * PART + 32, 8);
-}
-static void saved_minus(bent_gradient *b) {
-  saved_of(b, (PARTS - 1) * PART, -1);
-}
-static void saved_nowhere(bent_gradient *b) {
-  saved_of(b, 0, 64);
-}
-
 static const struct {
   void (*spoil)(bent_gradient *b);
   const char *words;
@@ -287,9 +273,6 @@ static const struct {
     {workspace_is_dq, "dq is an output and shares memory with workspace"},
     {workspace_minus, "workspace must have 0 to "},
     {workspace_nowhere, "workspace is NULL and has 64 bytes"},
-    {saved_odd, "saved is not aligned to 64 bytes"},
-    {saved_minus, "saved must have 0 to "},
-    {saved_nowhere, "saved is NULL and has 64 bytes"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
@@ -326,24 +309,6 @@ START_TEST(kernels_without_gradients_refuse) {
   host_refused(dil_kernel_saved(b.kernel, &host_sizes, &bytes), DIL_USAGE,
                "kernel 'p' was made without gradients");
   ck_assert_int_eq(bytes, 0);
-  saved_of(&b, (PARTS - 1) * PART, 256);
-  host_refused(dil_kernel_run(b.kernel, &b.call.arguments), DIL_USAGE,
-               "kernel 'p' was made without gradients, and saved is for these");
-  bent_close(&b);
-}
-END_TEST
-
-/* Processors make again what they lack. */
-START_TEST(processors_save_nothing) {
-  int64_t bytes = 7;
-  bent_gradient b;
-  bent_open(&b);
-  host_must(dil_kernel_saved(b.kernel, &host_sizes, &bytes));
-  ck_assert_int_eq(bytes, 0);
-  saved_of(&b, (PARTS - 1) * PART, 256);
-  host_must(dil_kernel_run(b.kernel, &b.call.arguments));
-  host_must(dil_kernel_backward(b.kernel, &b.g));
-  ck_assert(!is_written(&b, PARTS - 1));
   bent_close(&b);
 }
 END_TEST
@@ -510,7 +475,6 @@ static Suite *gradients_suite(void) {
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, refusals_name_the_gradient, 0, REFUSALS);
   tcase_add_test(t, kernels_without_gradients_refuse);
-  tcase_add_test(t, processors_save_nothing);
   tcase_add_test(t, no_lse_has_no_gradient);
   tcase_add_test(t, only_what_is_wanted_is_written);
   tcase_add_test(t, ways_to_ask_agree);

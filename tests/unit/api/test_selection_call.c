@@ -268,6 +268,40 @@ START_TEST(refusals_name_what_is_wrong) {
 }
 END_TEST
 
+/* ---- what a run leaves for its gradients --------------------------------- */
+
+/* The lists that a selection has stand in `saved`, of a kernel with gradients. */
+START_TEST(lists_are_saved) {
+  static const char both[] =
+      "pattern p { " SIZES "causal; keep top 3 by mean; branch { } } "
+      "kernel p = p backward;";
+  enum { ALIGN = 64, ROWS_BYTES = 256 };
+  dil_kernel *k = host_kernel(NULL, both);
+  selection_call c;
+  int64_t bytes;
+  make_call(&c, k);
+  host_must(dil_kernel_run(k, c.a));
+  host_must(dil_kernel_saved(k, &host_sizes, &bytes));
+  ck_assert_int_ge(bytes, (int64_t)(sizeof c.rows + sizeof c.cols));
+  char *saved = aligned_alloc(ALIGN, (size_t)bytes);
+  c.a->saved = saved;
+  c.a->saved_bytes = bytes;
+  host_refused(dil_kernel_run(k, c.a), DIL_USAGE,
+               "saved does not go with a selection: leave it NULL");
+  c.a->selection = NULL;
+  c.a->selection_count = 0;
+  c.a->saved_bytes--;
+  host_refused(dil_kernel_run(k, c.a), DIL_USAGE, "and this call takes");
+  c.a->saved_bytes++;
+  host_must(dil_kernel_run(k, c.a));
+  ck_assert_mem_eq(saved, c.rows, sizeof c.rows);
+  ck_assert_mem_eq(saved + ROWS_BYTES, c.cols, sizeof c.cols);
+  free(saved);
+  host_call_free(&c.call);
+  dil_kernel_free(k);
+}
+END_TEST
+
 int main(void) {
   host_modules();
   alarm(300); /* a hang is a failure */
@@ -279,6 +313,7 @@ int main(void) {
   tcase_add_test(t, lists_may_be_left_out);
   tcase_add_test(t, no_rows_choose_nothing);
   tcase_add_test(t, cubes_are_those_of_vsa);
+  tcase_add_test(t, lists_are_saved);
   tcase_add_loop_test(t, refusals_name_what_is_wrong, 0, REFUSALS);
   suite_add_tcase(suite, t);
   return suite_run(suite, CK_NOFORK);

@@ -136,15 +136,6 @@ def _run(q, k, v, inputs, plan, lengths, scale, seed, train, wants_lse,
 saving = True  # keep_for_gradients() sets it
 
 
-def _saved_memory(kernel, q, k):
-    """Bytes for what a run leaves; None where there is no room for them."""
-    try:
-        return q.new_empty(kernel.saved_bytes(q.shape[0], q.shape[1], k.shape[1]),
-                           dtype=torch.uint8)
-    except torch.cuda.OutOfMemoryError:
-        return None  # the gradients make it again
-
-
 def _run_saving(q, k, v, inputs, plan, lengths, scale, seed, train, lies):
     """o, lse, and what the run leaves for its gradients; None where it leaves
     nothing, or where more than autograd looks on."""
@@ -157,9 +148,11 @@ def _run_saving(q, k, v, inputs, plan, lengths, scale, seed, train, lies):
     if not kernel.saves:
         return None
     _check(q, k, v, inputs, plan, lengths, lies)
-    saved = _saved_memory(kernel, q, k)
-    if saved is None:
-        return None
+    try:
+        saved = q.new_empty(kernel.saved_bytes(q.shape[0], q.shape[1], k.shape[1]),
+                            dtype=torch.uint8)
+    except torch.cuda.OutOfMemoryError:
+        return None  # the gradients make it again
     with torch.no_grad():  # autograd is above
         o, lse = kernel._run_at_length(
             q, k, v, None, True if plan.has_lse else None, lengths, inputs, train,
