@@ -231,6 +231,15 @@ static dil_status gradient_start(const gradient_run *g, const cuda_code *code,
   return cuda_launch(g->of, code, entry, blocks, threads, shared, parameter);
 }
 
+/* A kernel over all rows, which blocks take in turn. */
+static dil_status gradient_start_rows(const gradient_run *g, const cuda_code *code,
+                                      int32_t entry, const hopper_backward_launch *l) {
+  enum { BLOCKS_A_PROCESSOR = 8, THREADS = 256 };
+  return gradient_start(g, code, entry,
+                        BLOCKS_A_PROCESSOR * g->of->device->facts.processors, THREADS,
+                        0, l);
+}
+
 static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
                                   hopper_backward_launch *l) {
   const cuda_run *r = g->of;
@@ -278,7 +287,6 @@ static void gradient_fill_end(const gradient_run *g, const cuda_code *code,
 dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
                                 const hopper_gradient_space *space,
                                 const cuda_code *code) {
-  enum { CLEARING_BLOCKS = 8, CLEARING_THREADS = 256 };
   const dil_shard *shard = g->of->shard;
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, pass, space, code, &l);
@@ -287,9 +295,7 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
   l.opens = pass == 0 && (!shard || shard->opens) && hopper_gradient_opens(g, code);
   if (l.opens && hopper_gradient_settles(g, code)) gradient_fill_end(g, code, &l);
   if (pass == 0 && !shard && !l.opens)
-    status = gradient_start(g, code, HOPPER_ENTRY_CLEAR,
-                            CLEARING_BLOCKS * g->of->device->facts.processors,
-                            CLEARING_THREADS, 0, &l);
+    status = gradient_start_rows(g, code, HOPPER_ENTRY_CLEAR, &l);
   if (!l.of.tiles) return status; /* no row sees another */
   return status ? status : gradient_launch(g, code, &l);
 }
@@ -297,26 +303,20 @@ dil_status hopper_gradient_pass(const gradient_run *g, int32_t pass,
 dil_status hopper_gradient_round(const gradient_run *g,
                                  const hopper_gradient_space *space,
                                  const cuda_code *code) {
-  enum { ROUNDING_BLOCKS = 8, ROUNDING_THREADS = 256 };
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, 0, space, code, &l);
   if (status || !l.fused.data) return status;
-  return gradient_start(g, code, HOPPER_ENTRY_ROUND,
-                        ROUNDING_BLOCKS * g->of->device->facts.processors,
-                        ROUNDING_THREADS, 0, &l);
+  return gradient_start_rows(g, code, HOPPER_ENTRY_ROUND, &l);
 }
 
 dil_status hopper_gradient_settle(const gradient_run *g,
                                   const hopper_gradient_space *space,
                                   const cuda_code *code) {
-  enum { SETTLING_BLOCKS = 8, SETTLING_THREADS = 256 };
   hopper_backward_launch l;
   dil_status status = gradient_prepare(g, 0, space, code, &l);
   if (status || (!l.scored.data && !l.weighted.data)) return status;
   gradient_fill_end(g, code, &l);
-  return gradient_start(g, code, HOPPER_ENTRY_SETTLE,
-                        SETTLING_BLOCKS * g->of->device->facts.processors,
-                        SETTLING_THREADS, 0, &l);
+  return gradient_start_rows(g, code, HOPPER_ENTRY_SETTLE, &l);
 }
 
 /* ---- space --------------------------------------------------------------- */
