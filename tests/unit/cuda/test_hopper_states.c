@@ -2,7 +2,8 @@
  * of a ring and plans of several passes leave it: of random lists and rings the
  * launches are walked as the kernel walks them, and every row that a tile
  * resumes must find in its place what it left there last, and not another
- * row's. No GPU is needed. */
+ * row's. Gradients are told which rows come again behind the first pass. No GPU is
+ * needed. */
 #include "runtime/ring/partition.h"
 #include "tests/support/hopper_lists.h"
 #include "tests/support/suite.h"
@@ -226,11 +227,73 @@ START_TEST(random_rings) {
 }
 END_TEST
 
+/* ---- rows that gradients do not round at once ----------------------------- */
+
+/* Each row that a branch behind the first pass selects comes again: of a head of
+ * queries, and of the heads that share its keys. */
+static void check_phases(const hopper_list *l, bool keys) {
+  uint64_t all = (1ull << l->table.branch_count) - 1;
+  uint64_t later = (uint64_t)random_to((int64_t)all + 1);
+  const dil_pass passes[] = {{all & ~later, 1}, {later, 1}};
+  dil_table t = l->table;
+  short phase[HOPPER_LIVE_PHASES];
+  t.passes = passes;
+  t.pass_count = 2;
+  int64_t apart = hopper_live_phases(&t, keys, phase);
+  int32_t group = keys ? t.heads / t.kv_heads : 1;
+  for (int32_t i = 0; i < 200; i++) {
+    int32_t h = (int32_t)random_to(HEADS);
+    int64_t at = random_to(l->M), own = phase[h / group];
+    bool selected = false;
+    for (int32_t b = 0; b < t.branch_count; b++)
+      selected |= (later >> b & 1) && list_selects(l, b, h, at);
+    bool again = apart == 1 || (own >= 0 && (at - own) % apart == 0);
+    ck_assert_msg(again || !selected, "%s: later %llx, head %d: row %lld is rounded "
+                  "at once", list_describe(l), (unsigned long long)later, h,
+                  (long long)at);
+  }
+}
+
+START_TEST(random_phases) {
+  enum { LISTS = 2000 };
+  hopper_list *l = malloc(sizeof *l);
+  for (uint64_t i = 0; i < LISTS; i++) {
+    list_random(l, i);
+    for (int32_t keys = 0; keys < 2; keys++) check_phases(l, keys);
+  }
+  free(l);
+}
+END_TEST
+
+/* Of LongNet's rows one in eight comes again, those of its head's phase. */
+START_TEST(phases_of_longnet) {
+  static const known_shape longnet = {
+      1, 9000, 9000, 3, {2048, 4096, 8192}, {1, 8, 64}};
+  static const int32_t mixed[HEADS] = {1, 4};
+  const dil_pass passes[] = {{1, 1}, {6, 1}};
+  short phase[HOPPER_LIVE_PHASES];
+  hopper_list *l = list_known(&longnet, DIL_COMBINE_SOFTMAX, false);
+  l->table.passes = passes;
+  l->table.pass_count = 2;
+  ck_assert_int_eq(hopper_live_phases(&l->table, false, phase), 8);
+  for (int32_t h = 0; h < HEADS; h++)
+    ck_assert_int_eq(phase[h], l->branch[1].phase[h]);
+  l->table.kv_heads = 1; /* heads of other phases share these keys */
+  l->branch[1].phase = l->branch[2].phase = mixed;
+  ck_assert_int_eq(hopper_live_phases(&l->table, true, phase), 1);
+  l->table.pass_count = 1; /* no row comes again, and none ends early */
+  ck_assert_int_eq(hopper_live_phases(&l->table, false, phase), 1);
+  free(l);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("hopper_states");
   TCase *tests = tcase_create("states");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, random_rings, 0, GROUPS);
+  tcase_add_test(tests, random_phases);
+  tcase_add_test(tests, phases_of_longnet);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
