@@ -76,6 +76,24 @@ def test_gradients_take_what_was_chosen():
     assert all(map(torch.equal, torch.autograd.grad(o, x, along), made))
 
 
+def test_calls_without_memory_to_keep():
+    """Where there is no room for what a call keeps, its gradients make it again."""
+    x = tensors()
+    kernel, asked = moba().kernel(*x, backward=True), []
+
+    def none_left(*sizes):
+        asked.append(sizes)
+        raise torch.cuda.OutOfMemoryError("no memory left")
+
+    kernel.saved_bytes = none_left
+    o = attention(*x, moba())
+    del kernel.saved_bytes
+    assert asked == [(1, 200, 200)] and o.grad_fn.saved_tensors[7] is None
+    along = torch.randn_like(o)
+    right = torch.autograd.grad(attention(*x, moba()), x, along)
+    assert all(map(torch.equal, torch.autograd.grad(o, x, along), right))
+
+
 def test_the_host_gives_the_same():
     x = tensors(gradient=False)
     kernel = dil.attention("moba", heads=4, head_dim=16, dtype="f32",

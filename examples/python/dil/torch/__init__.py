@@ -24,7 +24,8 @@ def keep_for_gradients(kept):
     """Whether calls from now on keep what their gradients would make again: the blocks
     that a plan chooses, and on a GPU the outputs of branches in float32, where each
     has a softmax of its own or the plan says `gradient detached`. It begins as True.
-    Gradients are the same; without it they take longer and calls less memory."""
+    Gradients are the same; without it they take longer and calls less memory. So it is
+    in a call for which a GPU has no such memory left."""
     ops.saving = bool(kept)
 
 
