@@ -157,8 +157,8 @@ static dil_status backward_lay_out(backward_run *b) {
   at->fast = round_up(backward_facts_count(b) * rows * DIL_FACTS * 4, 256);
   bool packed = b->run.call->packed.queries;
   int64_t fast = packed ? 0 : hopper_gradient_bytes(&b->run);
-  at->gathered = at->fast + round_up(fast, 256);
-  at->state_o = at->gathered + round_up(backward_gathered_bytes(b), 256);
+  at->lists = at->fast + round_up(fast, 256);
+  at->state_o = at->lists + round_up(backward_list_bytes(b), 256);
   at->state_lse =
       at->state_o +
       round_up(states * backward_outputs(t) * t->value_dim * 4, 256);

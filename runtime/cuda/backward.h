@@ -17,7 +17,7 @@ typedef struct backward_codes {
 
 /* Where everything lies in the workspace. */
 typedef struct backward_layout {
-  int64_t facts, fast, gathered, state_o, state_lse, sums[3], inputs, bounds, pass;
+  int64_t facts, fast, lists, state_o, state_lse, sums[3], inputs, bounds, pass;
   int64_t end;
 } backward_layout;
 
@@ -64,7 +64,7 @@ dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
  * not finite: they keep such numbers apart. */
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
-int64_t backward_gathered_bytes(const backward_run *b);
+int64_t backward_list_bytes(const backward_run *b);
 /* Whether the fast kernels read lists alone, so that tables are made behind them, where
  * the general kernels work. */
 bool backward_reads_lists_alone(const backward_run *b);

@@ -3,6 +3,7 @@
  * launches that write dQ, dK and dV. */
 #include "backward.h"
 #include "gather_gradient.h"
+#include "list_gradient.h"
 #include "spans.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
@@ -20,17 +21,44 @@ static dil_status backward_take_fast_codes(backward_run *b, gradient_kind kind) 
   return status;
 }
 
-/* The kernels that gather rows, where they take the call; else those of tiles of
- * neighbouring rows. */
+/* Kernels that do not hold and stream neighbouring rows. */
+typedef struct special_gradients {
+  gradient_kind kind;
+  const cuda_family *family;
+  int64_t (*bytes)(const cuda_run *r, const cuda_code *code);
+  const char *(*refusal)(const gradient_run *g);
+  dil_status (*begin)(const gradient_run *g, const hopper_gradient_space *space,
+                      const cuda_code *code);
+  dil_status (*pass)(const gradient_run *g, const hopper_gradient_space *space,
+                     const cuda_code *code);
+} special_gradients;
+
+enum { SPECIALS = 2 };
+static const special_gradients specials[SPECIALS] = {
+    {GRADIENT_GATHERED, &cuda_gather_gradient, gather_gradient_bytes,
+     gather_gradient_refusal, gather_gradient_begin, gather_gradient_pass},
+    {GRADIENT_LISTED, &cuda_list_gradient, list_gradient_bytes, list_gradient_refusal,
+     list_gradient_begin, list_gradient_pass}};
+
+/* The kernels of a special kind, where one of them takes the call; else those of tiles
+ * of neighbouring rows. */
 dil_status backward_have_fast_codes(backward_run *b) {
-  dil_status status = backward_take_fast_codes(b, GRADIENT_GATHERED);
-  if (status || (b->codes.fast_q && !backward_fast_refusal(b))) return status;
+  for (int32_t i = 0; i < SPECIALS; i++) {
+    dil_status status = backward_take_fast_codes(b, specials[i].kind);
+    if (status || (b->codes.fast_q && !backward_fast_refusal(b))) return status;
+  }
   return backward_take_fast_codes(b, GRADIENT_FAST);
 }
 
-/* Whether these codes gather rows. */
-static bool backward_gathers(const backward_run *b) {
-  return b->codes.fast_q && b->codes.fast_q->family == &cuda_gather_gradient;
+/* The special kind of a code; NULL: neighbouring rows. */
+static const special_gradients *code_special(const cuda_code *code) {
+  for (int32_t i = 0; code && i < SPECIALS; i++)
+    if (code->family == specials[i].family) return &specials[i];
+  return NULL;
+}
+
+static const special_gradients *backward_special(const backward_run *b) {
+  return code_special(b->codes.fast_q);
 }
 
 /* The general kernels make the gradients of all passes then. */
@@ -55,17 +83,19 @@ const char *backward_fast_refusal(const backward_run *b) {
   if (codes->inputs) return "gradients of an input that scores read";
   if (backward_has_short_list(b)) return "a list of few keys";
   if (!states) g.o = c->forward.o; /* the state of a pass is always described */
-  return backward_gathers(b) ? gather_gradient_refusal(&g)
-                             : hopper_gradient_refusal(&g, codes->fast_q);
+  const special_gradients *special = backward_special(b);
+  return special ? special->refusal(&g) : hopper_gradient_refusal(&g, codes->fast_q);
 }
 
-int64_t backward_gathered_bytes(const backward_run *b) {
-  bool gathers = backward_gathers(b) && !backward_fast_refusal(b);
-  return gathers ? gather_gradient_bytes(&b->run) : 0;
+int64_t backward_list_bytes(const backward_run *b) {
+  const special_gradients *special = backward_special(b);
+  bool takes = special && !backward_fast_refusal(b);
+  return takes ? special->bytes(&b->run, b->codes.fast_q) : 0;
 }
 
 bool backward_reads_lists_alone(const backward_run *b) {
-  return backward_gathers(b) && !backward_fast_refusal(b) && !backward_makes_lse(b) &&
+  bool gathers = b->codes.fast_q && b->codes.fast_q->family == &cuda_gather_gradient;
+  return gathers && !backward_fast_refusal(b) && !backward_makes_lse(b) &&
          !backward_wants_inputs(b);
 }
 
@@ -100,9 +130,9 @@ static dil_status backward_run_fast_code(backward_run *b, int32_t p,
                                          const cuda_code *code) {
   cuda_spans *spans = b->run.device->spans;
   int32_t span = spans_begin(spans, b->run.stream);
-  dil_status status = code->family == &cuda_gather_gradient
-                          ? gather_gradient_pass(&b->gradient, space, code)
-                          : hopper_gradient_pass(&b->gradient, p, space, code);
+  const special_gradients *special = code_special(code);
+  dil_status status = special ? special->pass(&b->gradient, space, code)
+                              : hopper_gradient_pass(&b->gradient, p, space, code);
   spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
   return status;
 }
@@ -121,8 +151,9 @@ dil_status backward_run_fast_pass(backward_run *b, int32_t p,
 dil_status backward_begin_fast(backward_run *b, hopper_gradient_space *space) {
   gradient_run *g = &b->gradient;
   *space = hopper_gradient_place(g, (char *)g->facts + b->at.fast);
-  space->gathered = (char *)g->facts + b->at.gathered;
-  if (backward_gathers(b)) return gather_gradient_begin(g, space, b->codes.fast_q);
+  const special_gradients *special = backward_special(b);
+  space->lists = (char *)g->facts + b->at.lists;
+  if (special) return special->begin(g, space, b->codes.fast_q);
   return backward_is_fused(b) ? backward_begin_fused(b, space) : DIL_OK;
 }
 
@@ -138,7 +169,7 @@ dil_status backward_run_fast_alone(backward_run *b, int32_t p,
  * the others. */
 static bool backward_code_settles(const backward_run *b, const cuda_code *code) {
   const gradient_run g = {.of = &b->run};
-  return !backward_gathers(b) && hopper_gradient_settles(&g, code);
+  return !backward_special(b) && hopper_gradient_settles(&g, code);
 }
 
 bool backward_settles(const backward_run *b) {

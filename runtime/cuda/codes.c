@@ -8,6 +8,7 @@
 #include "general.h"
 #include "gradient.h"
 #include "grid.h"
+#include "list_gradient.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/hopper.h"
 #include "runtime/cuda/hopper/hopper_gradient.h"
@@ -28,7 +29,8 @@ static const cuda_family *const families[] = {
     &cuda_hopper_block_list,
     &cuda_decode,        &cuda_general,         &cuda_gradient,
     &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
-    &cuda_gather_gradient, &cuda_peak,          &rows};
+    &cuda_gather_gradient, &cuda_list_gradient, &cuda_peak,
+    &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 
@@ -214,6 +216,7 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
 static gradient_kind code_kind(const cuda_code *code) {
   const cuda_family *f = code->family;
   if (f == &cuda_gather_gradient) return GRADIENT_GATHERED;
+  if (f == &cuda_list_gradient) return GRADIENT_LISTED;
   if (f == &cuda_hopper_gradient || f == &cuda_hopper_fused) return GRADIENT_FAST;
   return GRADIENT_GENERAL;
 }

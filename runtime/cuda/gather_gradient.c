@@ -59,7 +59,8 @@ static int64_t gather_part_bytes(const cuda_run *r) {
   return r->table->head_dim * (int64_t)sizeof(float);
 }
 
-int64_t gather_gradient_bytes(const cuda_run *r) {
+int64_t gather_gradient_bytes(const cuda_run *r, const cuda_code *code) {
+  (void)code;
   const gather_sizes s = gather_sizes_of(r, GATHER_PASS_INDEX);
   int64_t part = gather_part_bytes(r);
   return s.end + gather_lines_at_once(&s, part) * s.entry_room * part;
@@ -71,7 +72,7 @@ dil_status gather_gradient_begin(const gradient_run *g,
   const cuda_run *r = g->of;
   const gather_sizes s = gather_sizes_of(r, GATHER_PASS_INDEX);
   gather_call call;
-  gather_fill(r, GATHER_PASS_INDEX, &s, space->gathered, &call);
+  gather_fill(r, GATHER_PASS_INDEX, &s, space->lists, &call);
   return gather_sort(r, code, GATHER_SORT, &call);
 }
 
@@ -108,7 +109,7 @@ static dil_status gather_prepare(const gradient_run *g,
   hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], &l->back);
   l->back.of.batches = (int)r->B;
   l->back.of.queries = (int)(gather_holds_keys(code) ? r->M : r->N);
-  gather_fill(r, GATHER_PASS_INDEX, s, space->gathered, &l->call);
+  gather_fill(r, GATHER_PASS_INDEX, s, space->lists, &l->call);
   return gather_fill_maps(r, code, &l->back.of);
 }
 
@@ -179,7 +180,7 @@ static dil_status gather_make_queries(const gradient_run *g, const cuda_code *co
   int64_t at_once = gather_lines_at_once(s, gather_part_bytes(g->of));
   dil_status status = DIL_OK;
   l->queries = l->back.scored;
-  l->partial = (float *)(void *)(space->gathered + s->end);
+  l->partial = (float *)(void *)(space->lists + s->end);
   l->back.opens = 1; /* a part is written by one tile */
   for (int64_t line = 0; line < s->lines && !status; line += at_once) {
     l->call.first_line = (int)line;

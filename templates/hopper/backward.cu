@@ -80,6 +80,7 @@
 #define BACKWARD 1
 #define CHECKS 0
 #define GATHERS 0        // 1: gather_backward.cu, where tiles gather rows
+#define LISTED 0         // 1: block_list_backward.cu
 #define GATHERS_HELD 0   // 1: rows that tiles hold are gathered
 #ifndef PAIRWISE
 #define PAIRWISE 0       // 1: masks, or several windows, decide over pairs

@@ -73,6 +73,8 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
 
 #if GATHERS
 #include "templates/hopper/gather_mask.cuh"
+#elif LISTED
+#include "templates/hopper/block_list_mask.cuh"
 #endif
 #include "templates/hopper/backward_weigh.cuh"
 #include "templates/hopper/backward_score.cuh"
@@ -192,7 +194,7 @@ DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
 #endif
 #if !HOLDS_KEYS
   release_values(c, block);
-  if (run.of.lengths) clear_hidden(c, f, block);
+  if (!LISTED && run.of.lengths) clear_hidden(c, f, block);
 #endif
 }
 
@@ -424,7 +426,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
 #endif
 
 DEVICE void consume(const hopper_backward_launch &run, u32 base) {
-  consumer c = {run.of, base, (int)threadIdx.x / 128 - 1};
+  consumer c = {run.of, base, LISTED ? 0 : (int)threadIdx.x / 128 - 1};
   ring<STAGES> block = {0};
 #if FUSED
   slopes shared = {0};

@@ -219,7 +219,7 @@ DEVICE void settle_gradient(const hopper_backward_launch &run,
 }
 #endif
 
-#if !GATHERS
+#if !GATHERS && !LISTED
 // Kernels of plans of one pass have no sums.
 extern "C" __global__ void
 hopper_settle(const __grid_constant__ hopper_backward_launch run) {

@@ -86,17 +86,7 @@ static_assert(WARPGROUPS * GROUP_BYTES <= 232448, "tiles do not fit shared memor
 // ---- the kernels -----------------------------------------------------------
 
 extern "C" __global__ void block_list_make(const __grid_constant__ block_list_launch run) {
-  int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  int warps = gridDim.x * blockDim.x / 32;
-  const hopper_block_list &to = run.list;
-  int rows = to.rows * to.heads * to.batches;
-#pragma unroll 1
-  for (int n = warp; n < rows; n += warps) {
-    int batch = n / (to.rows * to.heads), head = n / to.rows % to.heads;
-    dil_pair at = {batch, head, run.of.B, run.of.N, batch_keys(run, batch),
-                   run.of.input};
-    make_list_row(to, 0, run.of.M, at, batch, head, to.low + n % to.rows);
-  }
+  make_list_rows(run.list, run.of, [&](int batch) { return batch_keys(run, batch); });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

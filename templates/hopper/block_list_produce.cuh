@@ -5,6 +5,8 @@
 // units stand, and a message for each tile.
 #pragma once
 
+#include "templates/hopper/block_list_view.cuh"
+
 DEVICE int batch_keys(const block_list_launch &run, int batch) {
   int keys = run.of.M;
   return run.of.lengths ? max(0, min(run.of.lengths[batch], keys)) : keys;
@@ -54,10 +56,6 @@ DEVICE row_keys keys_of_all(int position, int keys) {
 // ---- a tile's list ---------------------------------------------------------
 
 // The list of a tile, and the blocks of it that some row may see.
-struct list_view {
-  const unsigned *bits;
-  int first, last; // last < first: there are none
-};
 DEVICE list_view list_of(const block_list_launch &run, int position, int line, int keys) {
   const hopper_block_list &from = run.list;
   row_keys seen = keys_of_some(position, keys);
@@ -67,34 +65,6 @@ DEVICE list_view list_of(const block_list_launch &run, int position, int line, i
               (long long)row * from.words,
           seen.low / KEY_BLOCK, (seen.high - 1) / KEY_BLOCK};
 }
-DEVICE u32 word_of(const list_view &l, int word) {
-  if (word > l.last / 32) return 0;
-  u32 held = l.bits[word];
-  if (word == l.first / 32) held &= ~0u << l.first % 32;
-  if (word == l.last / 32) held &= ~0u >> (31 - l.last % 32);
-  return held;
-}
-
-// Writes the blocks of LISTED_WORDS words to shared memory, in their order. Returns how
-// many there are. The whole warp comes here.
-DEVICE int write_blocks(const list_view &l, int first, u32 to) {
-  int word = first + thread_index() % 32;
-  u32 held = thread_index() % 32 < LISTED_WORDS ? word_of(l, word) : 0;
-  int upto = __popc(held);
-#pragma unroll 1
-  for (int away = 1; away < LISTED_WORDS; away *= 2) {
-    int more = __shfl_sync(~0u, upto, max((int)(thread_index() % 32) - away, 0));
-    if (thread_index() % 32 >= away) upto += more;
-  }
-  int all = __shfl_sync(~0u, upto, LISTED_WORDS - 1);
-  to += (upto - __popc(held)) * 4;
-  __syncwarp(); // the blocks before these have been read
-#pragma unroll 1
-  for (; held; held &= held - 1, to += 4) shared_set(to, word * 32 + __ffs(held) - 1);
-  __syncwarp();
-  return all;
-}
-
 DEVICE int units_of(const block_list_launch &run, const listed_tile &t) {
   const int each = KEY_BLOCK / BLOCK_LIST_ROWS;
   list_view l = list_of(run, t.position, t.line, t.keys);

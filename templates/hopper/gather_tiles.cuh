@@ -1,8 +1,9 @@
-// gather_tiles.cuh - the tiles that gather_sort.cuh made, and copies of rows to shared
-// memory: of rows that follow each other by tensor maps, and of gathered rows.
+// gather_tiles.cuh - the tiles that gather_sort.cuh made, and copies of gathered rows to
+// shared memory.
 #pragma once
 
 #include "templates/shared/ptx.cuh"
+#include "templates/hopper/hopper_rows.cuh"
 
 // A tile of this launch.
 struct tile_place {
@@ -23,21 +24,6 @@ DEVICE bool find_tile(const gather_call &run, u32 index, tile_place &t) {
 DEVICE u32 tile_places(const gather_call &run) { return run.lines * run.tile_room; }
 
 DEVICE int visits_of(int keys) { return (keys + TILE_KEYS - 1) / TILE_KEYS; }
-
-// ---- rows that follow each other -------------------------------------------
-
-// Waits for a free stage and copies rows of keys or of values there.
-DEVICE void load_rows(u32 base, u32 at, u32 full, u32 empty, int width, int chunk,
-                      const hopper_map *map, const ring<STAGES> &block, int row,
-                      int head, int batch) {
-  u32 stage = block.stage(), to = base + at + stage * (TILE_KEYS * 2) * width;
-  barrier_wait(base + empty + 8 * stage, block.phase() ^ 1);
-  full += base + 8 * stage;
-  barrier_expect(full, TILE_KEYS * 2 * width);
-#pragma unroll 1
-  for (int c = 0; c < width; c += chunk)
-    load_box(to + c * (TILE_KEYS * 2), map, full, c, row, 0, head, batch, KEEP_LAST);
-}
 
 // ---- gathered rows ---------------------------------------------------------
 

@@ -25,3 +25,19 @@ DEVICE void make_list_row(const hopper_block_list &to, int list, int keys,
     if (first + lane < to.words) row[first + lane] = mine;
   }
 }
+
+// Makes all rows of the lists of a call, a warp each. `of`: its parameters, where each
+// batch row has `keys(batch)` keys.
+template <class function>
+DEVICE void make_list_rows(const hopper_block_list &to, const dil_params &of,
+                           function keys) {
+  int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  int warps = gridDim.x * blockDim.x / 32;
+  int rows = to.rows * to.heads * to.batches;
+#pragma unroll 1
+  for (int n = warp; n < rows; n += warps) {
+    int batch = n / (to.rows * to.heads), head = n / to.rows % to.heads;
+    dil_pair at = {batch, head, of.B, of.N, keys(batch), of.input};
+    make_list_row(to, 0, of.M, at, batch, head, to.low + n % to.rows);
+  }
+}

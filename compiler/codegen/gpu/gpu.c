@@ -15,7 +15,8 @@ static const gpu_strategy *const strategies[] = {
     &strategy_hopper_grid,     &strategy_hopper_gather,   &strategy_hopper_block_list,
     &strategy_hopper,
     &strategy_hopper_pair,     &strategy_decode,          &strategy_gather_gradient,
-    &strategy_hopper_gradient, &strategy_gradient,        &strategy_general};
+    &strategy_list_gradient,   &strategy_hopper_gradient, &strategy_gradient,
+    &strategy_general};
 
 static const gpu_fast *const fasts[] = {&fast_hopper};
 
@@ -276,8 +277,9 @@ static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
   bool backward = r->common.plan->direction == DIL_BACKWARD;
   if (s == &strategy_gradient) return backward;
-  if (s == &strategy_gather_gradient && selected) return false;
-  if (s == &strategy_hopper_gradient || s == &strategy_gather_gradient)
+  bool tiles = s == &strategy_gather_gradient || s == &strategy_list_gradient;
+  if (tiles && selected) return false;
+  if (s == &strategy_hopper_gradient || tiles)
     return backward && gpu_wants_fast(r, selected);
   if (r->only && strcmp(r->only, s->name)) return false;
   if (s == &strategy_decode) return gpu_wants_fast(r, selected) && !backward;
@@ -315,19 +317,21 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
  * family makes them, the general ones are for calls that it refuses and for numbers
  * that are not finite; with several passes they also round, and sinks may have
  * inputs. Calls for gradients mostly train, with dropout where the plan has some. Where
- * kernels gather rows, those of neighbouring rows are for calls that these refuse. */
+ * kernels gather rows or walk lists, those of neighbouring rows are for calls that these
+ * refuse. */
 static bool gpu_gradients_are_rare(const plan *p, const gpu_jobs *jobs,
                                    const gpu_job *j) {
   const dil_table *t = &p->table;
-  bool fast = false, gathers = false;
+  bool fast = false, special = false;
   for (int32_t i = 0; i < jobs->count; i++) {
     fast |= jobs->job[i].strategy == &strategy_hopper_gradient;
-    gathers |= jobs->job[i].strategy == &strategy_gather_gradient;
+    special |= jobs->job[i].strategy == &strategy_gather_gradient ||
+               jobs->job[i].strategy == &strategy_list_gradient;
   }
   if (j->strategy == &strategy_gradient)
     return fast && t->pass_count == 1 && t->input_count == 0;
   if (j->strategy != &strategy_hopper_gradient) return false;
-  return gathers || (t->dropout > 0 && !j->code.knob[GRADIENT_KNOB_DROPS]);
+  return special || (t->dropout > 0 && !j->code.knob[GRADIENT_KNOB_DROPS]);
 }
 
 /* Marks the deferred variants. The variant for calls with few rows is one, and so

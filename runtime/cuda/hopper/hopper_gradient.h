@@ -22,7 +22,8 @@ typedef struct hopper_gradient_space {
   unsigned *row_words; /* of dropout: [B, H, N], and [B, H, M] of keys */
   unsigned *key_words;
   float *query_sums;   /* of the fused form */
-  char *gathered;      /* of kernels that gather rows, see gather_gradient.h */
+  char *lists;         /* of kernels that gather rows, or walk lists: see
+                          gather_gradient.h and list_gradient.h */
 } hopper_gradient_space;
 
 /* The order of the entries of both. */
