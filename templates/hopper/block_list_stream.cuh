@@ -10,17 +10,20 @@
 
 // ---- tiles -----------------------------------------------------------------
 
-// 64 rows that a tile holds, from a multiple of 64 positions on.
+// 64 rows that a tile holds, from a multiple of 64 positions on. It stands in the tile's
+// message, since the warp has no registers for it.
 struct held_tile {
-  int line, row, rows, position;
+  int batch, head, row, rows, position;
 };
 
 // Finds tile number `index`. Causal queries see the more keys the later they stand, and
 // keys are seen the more the earlier: the longest tiles of a line come first.
 DEVICE held_tile find_tile(const block_list_backward_launch &run, u32 index) {
   held_tile t;
-  t.line = index / run.line_tiles;
-  int at = index - t.line * run.line_tiles;
+  u32 line = index / run.line_tiles;
+  int at = index - line * run.line_tiles;
+  t.batch = line / HELD_HEADS;
+  t.head = line - t.batch * HELD_HEADS;
   t.row = (HOLDS_KEYS ? at : run.line_tiles - 1 - at) * BLOCK_LIST_ROWS;
   t.rows = min(BLOCK_LIST_ROWS, run.back.held_rows - t.row);
   t.position = run.held_first + t.row;
@@ -46,9 +49,9 @@ DEVICE streamed_span streamed_by_all(const block_list_backward_launch &run,
 DEVICE list_view list_of(const block_list_backward_launch &run, const held_tile &t,
                          const streamed_span &seen, int head, int low) {
   const hopper_block_list &from = HOLDS_KEYS ? run.turned : run.list;
-  int batch = t.line / HELD_HEADS, row = dil_div(t.position, HELD_BLOCK) - from.low;
+  int row = dil_div(t.position, HELD_BLOCK) - from.low;
   if (seen.high <= seen.low) return {from.bits, 0, -1};
-  return {from.bits + batch * from.batch + head * from.head +
+  return {from.bits + t.batch * from.batch + head * from.head +
               (long long)row * from.words,
           dil_div(seen.low, STREAMED_BLOCK) - low,
           dil_div(seen.high - 1, STREAMED_BLOCK) - low};
@@ -72,66 +75,70 @@ DEVICE u32 tile_message_of(const unit_stream &s) {
   return s.base + AT_TILE + s.tile % TILE_SLOTS * TILE_BYTES;
 }
 
+// The tile that is sent now.
+DEVICE held_tile tile_of(const unit_stream &s) {
+  int4 t = shared_load(tile_message_of(s)), to = shared_load(tile_message_of(s) + 16);
+  return {to.w, t.w, to.x, t.z, t.x};
+}
+
 // Copies the held rows of a tile, when those of the tile before have been released.
 DEVICE void start_tile(const unit_stream &s, const held_tile &t) {
   u32 full = s.base + AT_QUERY_FULL, message = tile_message_of(s);
-  int batch = t.line / HELD_HEADS, head = t.line % HELD_HEADS;
   barrier_wait(s.base + AT_QUERY_EMPTY, query_parity(s.tile) ^ 1);
   if (thread_index() % 32) return;
-  shared_store(message, t.position, 1, t.rows, head);
-  shared_store(message + 16, t.row, 0, 0, batch);
+  shared_store(message, t.position, 1, t.rows, t.head);
+  shared_store(message + 16, t.row, 0, 0, t.batch);
   barrier_expect(full, QUERY_BYTES + HELD_BYTES);
   for (int c = 0; c < HEAD_WIDTH; c += CHUNK)
     load_box(s.base + AT_QUERY + c * (64 * 2), &s.run.back.of.q[0][1], full, c, t.row, 0,
-             head, batch, KEEP_FIRST);
+             t.head, t.batch, KEEP_FIRST);
   for (int c = 0; c < VALUE_WIDTH; c += VALUE_CHUNK)
     load_box(s.base + AT_HELD + c * (64 * 2), &s.run.back.of.o[0][1], full, c, t.row, 0,
-             head, batch, KEEP_FIRST);
+             t.head, t.batch, KEEP_FIRST);
 }
 
 // Whether some row of a tile does not see all rows of a unit.
 DEVICE bool is_part(const unit_stream &s, const held_tile &t) {
   streamed_span all = streamed_by_all(s.run, t);
-  return s.position < all.low || s.position + BLOCK_LIST_ROWS > all.high;
+  return s.position < all.low || s.position + TILE_KEYS > all.high;
 }
 
-DEVICE void write_message(const unit_stream &s, const held_tile &t, int more) {
+DEVICE void write_message(const unit_stream &s, int more) {
   u32 message = message_of(s.base, s.block.slot());
   int low = s.run.streamed_first, high = low + s.run.back.streamed_rows;
   int flags = s.flags | more | s.tile % TILE_SLOTS << BLOCK_TILE | 1 << BLOCK_TAKES;
-  if (is_part(s, t)) flags |= 1 << BLOCK_MASKS;
+  if (is_part(s, tile_of(s))) flags |= 1 << BLOCK_MASKS;
   shared_store(message + 16, low, high, 0, 0);
   shared_store(message, flags, 0, s.position, 0);
 }
 
 #if HOLDS_KEYS
 // Lane x holds the facts of rows x and x + 32.
-DEVICE void read_facts(const unit_stream &s, const held_tile &t,
-                       row_facts (&f)[OWN_FACTS]) {
+DEVICE void read_facts(const unit_stream &s, row_facts (&f)[OWN_FACTS]) {
   int row = s.position - s.run.streamed_first + thread_index() % 32;
 #pragma unroll
   for (int k = 0; k < OWN_FACTS; k++) {
     f[k] = {INFINITE_LSE, 0};
     if (row + 32 * k < s.run.back.query_rows)
-      f[k] = facts_of(s.run.back, t.line / KV_HEADS, s.head, row + 32 * k);
+      f[k] = facts_of(s.run.back, tile_of(s).batch, s.head, row + 32 * k);
     f[k].lse -= WEIGHT_BITS;
   }
 }
 #endif
 
 // Sends the unit that waits; `more`: flags.
-DEVICE void send_unit(unit_stream &s, const held_tile &t, int more) {
+DEVICE void send_unit(unit_stream &s, int more) {
   const hopper_launch &of = s.run.back.of;
   u32 stage = s.block.stage(), lane = thread_index() % 32;
-  int row = s.position - s.run.streamed_first, batch = t.line / HELD_HEADS;
-  int head = HOLDS_KEYS ? s.head : s.head / s.run.group;
 #if HOLDS_KEYS
   row_facts f[OWN_FACTS];
-  read_facts(s, t, f);
+  read_facts(s, f);
 #endif
-  if (lane == 0) write_message(s, t, more);
+  if (lane == 0) write_message(s, more);
   barrier_wait(s.base + AT_KEY_EMPTY + 8 * stage, s.block.phase() ^ 1);
   if (lane == 0) {
+    int row = s.position - s.run.streamed_first, batch = tile_of(s).batch;
+    int head = HOLDS_KEYS ? s.head : s.head / s.run.group;
     load_rows(s.base, AT_KEY, AT_KEY_FULL, AT_KEY_EMPTY, HEAD_WIDTH, CHUNK, &of.k[0][1],
               s.block, row, head, batch);
     load_rows(s.base, AT_VALUE, AT_VALUE_FULL, AT_VALUE_EMPTY, VALUE_WIDTH, VALUE_CHUNK,
@@ -146,56 +153,57 @@ DEVICE void send_unit(unit_stream &s, const held_tile &t, int more) {
   s.flags = 0;
 }
 
-DEVICE void add_unit(unit_stream &s, const held_tile &t, int position, int head) {
-  if (s.waits) send_unit(s, t, 0);
+DEVICE void add_unit(unit_stream &s, int position, int head) {
+  if (s.waits) send_unit(s, 0);
   s.waits = true;
   s.position = position;
   s.head = head;
 }
 
 // Adds the units of a block that some row of the tile may see.
-DEVICE void add_block(unit_stream &s, const held_tile &t, const streamed_span &seen,
-                      int block, int head) {
+DEVICE void add_block(unit_stream &s, int block, int head) {
   int at = block * STREAMED_BLOCK;
-  if (STREAMED_BLOCK == BLOCK_LIST_ROWS) {
-    add_unit(s, t, at, head);
+  if (STREAMED_BLOCK == TILE_KEYS) {
+    add_unit(s, at, head);
     return;
   }
+  streamed_span seen = streamed_by_some(s.run, tile_of(s));
   int end = min(at + STREAMED_BLOCK, seen.high);
-  at = max(at, dil_div(seen.low, BLOCK_LIST_ROWS) * BLOCK_LIST_ROWS);
+  at = max(at, dil_div(seen.low, TILE_KEYS) * TILE_KEYS);
 #pragma unroll 1
-  for (; at < end; at += BLOCK_LIST_ROWS) add_unit(s, t, at, head);
+  for (; at < end; at += TILE_KEYS) add_unit(s, at, head);
 }
 
 // ---- the warp --------------------------------------------------------------
 
-DEVICE void add_list(unit_stream &s, const held_tile &t, int head) {
-  streamed_span seen = streamed_by_some(s.run, t);
+DEVICE void add_list(unit_stream &s, int head) {
   int low = HOLDS_KEYS ? s.run.list.low : 0;
-  list_view l = list_of(s.run, t, seen, head, low);
+  held_tile t = tile_of(s);
+  list_view l = list_of(s.run, t, streamed_by_some(s.run, t), head, low);
 #pragma unroll 1
   for (int word = l.first / 32; word <= l.last >> 5; word += LISTED_WORDS) {
     int count = write_blocks(l, word, s.base + AT_LISTED);
 #pragma unroll 1
     for (int n = 0; n < count; n++)
-      add_block(s, t, seen, shared_word(s.base + AT_LISTED + n * 4) + low, head);
+      add_block(s, shared_word(s.base + AT_LISTED + n * 4) + low, head);
   }
 }
 
 // A tile with an empty list has one unit, behind all rows: zeros.
-DEVICE void send_tile(unit_stream &s, const held_tile &t) {
-  int head = t.line % HELD_HEADS, heads = 1;
+DEVICE void send_tile(unit_stream &s, u32 index) {
+  start_tile(s, find_tile(s.run, index));
+  __syncwarp();
+  int head = tile_of(s).head, heads = 1;
   if (HOLDS_KEYS) head *= heads = s.run.group;
-  start_tile(s, t);
   s.flags = BLOCK_NEW;
   s.waits = false;
 #pragma unroll 1
-  for (int h = head; h < head + heads; h++) add_list(s, t, h);
+  for (int h = head; h < head + heads; h++) add_list(s, h);
   if (!s.waits) {
-    int rows = s.run.back.streamed_rows + BLOCK_LIST_ROWS - 1;
-    add_unit(s, t, s.run.streamed_first + rows / BLOCK_LIST_ROWS * BLOCK_LIST_ROWS, head);
+    int rows = s.run.back.streamed_rows + TILE_KEYS - 1;
+    add_unit(s, s.run.streamed_first + rows / TILE_KEYS * TILE_KEYS, head);
   }
-  send_unit(s, t, BLOCK_LAST);
+  send_unit(s, BLOCK_LAST);
   s.tile++;
 }
 
@@ -215,7 +223,7 @@ DEVICE void stream_lists(const block_list_backward_launch &run, u32 base) {
 #pragma unroll 1
   while (index < run.lines * run.line_tiles) {
     if (thread_index() % 32 == 0) next = count_up(counters) + streams;
-    send_tile(s, find_tile(run, index));
+    send_tile(s, index);
     index = __shfl_sync(~0u, next, 0);
   }
   end_stream(s);
