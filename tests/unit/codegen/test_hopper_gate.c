@@ -108,6 +108,35 @@ START_TEST(listed_blocks) {
 }
 END_TEST
 
+/* Their gradients, which take blocks that fill tiles, too. */
+static const char *const list_gradients[] = {
+    "head_dim 64; dtype bf16; block 64;",
+    "head_dim 64; dtype f16; causal; block 128, 64;",
+    "head_dim 128; dtype bf16; block 64;",
+    "head_dim 128; dtype f16; causal; block 64, 192;",
+    "head_dim 128; dtype f16; block 128; window 700, 30;",
+    "head_dim 96 value 40; dtype bf16; block 192, 64; window 100, 0;"};
+enum { LIST_GRADIENTS = sizeof list_gradients / sizeof *list_gradients };
+
+START_TEST(listed_gradients) {
+  char text[300];
+  if (!gate_has_compiler()) return;
+  const char *form = list_gradients[_i], *window = strstr(form, "window");
+  int before = window ? (int)(window - form) : (int)strlen(form);
+  snprintf(text, sizeof text,
+           "pattern p { heads 4 kv 2; %.*s input kept : u8[H, nbq, nb]; "
+           "keep from kept; branch { %s } }",
+           before, form, window ? window : "");
+  tested_pattern *s = tested_pattern_new("listed", text, NULL, 0);
+  gpu_request request = {.common = {gate_backward_plan(s)}, .arch = 90,
+                         .full_sequences_only = true};
+  ck_assert_msg(made_by(&request, "list gradient") ==
+                    (GRADIENT_Q | GRADIENT_K | GRADIENT_V),
+                "%s", text);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* The fused form, which no part of a sequence takes: its widths, with and without
  * dropout. Wider heads, and f16 with dropout, have two kernels (NONE). */
 enum { NONE = 0, PLAIN = 10, DROPPING = 1 };
@@ -167,6 +196,7 @@ int main(void) {
   tcase_add_loop_test(tests, grid_size, 0, GRID_SIZES);
   tcase_add_loop_test(tests, gathered_rows, 0, GATHERED_SIZES);
   tcase_add_loop_test(tests, listed_blocks, 0, LIST_SIZES);
+  tcase_add_loop_test(tests, listed_gradients, 0, LIST_GRADIENTS);
   tcase_add_loop_test(tests, fused_gradients_on_hopper, 0, FUSED_SIZES);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);

@@ -3,8 +3,10 @@
  * oracle, and the kernel that took it is asserted; elsewhere the CPU computes it. */
 #include "tests/support/gpu.h"
 #include "tests/support/gpu_case.h"
+#include "tests/support/gpu_gradients.h"
 #include "tests/support/suite.h"
 #include <check.h>
+#include <string.h>
 
 #define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 2; head_dim " #d "; dtype f16;"
@@ -112,12 +114,64 @@ START_TEST(left_to_others) {
 }
 END_TEST
 
+/* ---- gradients ----------------------------------------------------------- */
+
+/* What the kernels of gradients take besides: lists of blocks that fill tiles. */
+static const gpu_case wide_cases[] = {
+    {P(BF16(64), BLOCKS("128", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+    {P(GROUPED(128), "causal;" BLOCKS("128", HASH(2))), 0, SHAPE(2, 700, 700, 0)},
+    {P(F16(128), SEES("256, 128", TABLE, "window 333, 40;")), 0, SHAPE(1, 900, 900, 1)},
+};
+enum { WIDE = sizeof wide_cases / sizeof *wide_cases };
+
+static const gpu_case *gradient_case(int i) {
+  return i < CASES ? &cases[i] : &wide_cases[i - CASES];
+}
+
+/* Whether their queries begin with a tile, in a plan and a call without lengths and
+ * dropout. */
+static bool lists_take(const gpu_case *c) {
+  const call_shape *s = &c->shape;
+  return !s->lengths && (s->keys - s->queries) % 64 == 0 && !strstr(c->text, "dropout");
+}
+
+static void try_gradients(const gpu_case *c, bool takes) {
+  tested_pattern *s = tested_pattern_new("a case", c->text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s: %s", c->text, s->problem);
+  const char *problem =
+      gpu_gradient_problem_whole(s, c->force, (gradient_shape){.call = c->shape});
+  ck_assert_msg(problem[0] == 0, "%s: %s", c->text, problem);
+  bool taken = strstr(gpu_gradient_kernels(), "hopper list gradient dkv");
+  ck_assert_msg(taken == takes, "%s takes %s", c->text, gpu_gradient_kernels());
+  tested_pattern_free(s);
+}
+
+START_TEST(gradients) {
+  if (!gpu_wanted() || gpu_leaves_case("gradients", _i)) return;
+  try_gradients(gradient_case(_i), lists_take(gradient_case(_i)));
+}
+END_TEST
+
+START_TEST(gradients_left_to_others) {
+  const gpu_case left[] = {
+      {P(BF16(64), BLOCKS("32", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+      {P(BF16(64), BLOCKS("64", TABLE " mask j % 3 > 0;")), 0, SHAPE(1, 512, 512, 0)},
+      {P("heads 2; head_dim 64; dtype f32;", BLOCKS("64", TABLE)), 0,
+       SHAPE(1, 512, 512, 0)},
+      {P(BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 40, 512, 0)}};
+  if (!gpu_wanted()) return;
+  for (size_t i = 0; i < sizeof left / sizeof *left; i++) try_gradients(&left[i], false);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("hopper_block_list");
   TCase *tests = tcase_create("cases");
   tcase_set_timeout(tests, 240);
   tcase_add_loop_test(tests, computed, 0, CASES);
   tcase_add_loop_test(tests, left_to_others, 0, LEFT);
+  tcase_add_loop_test(tests, gradients, 0, CASES + WIDE);
+  tcase_add_test(tests, gradients_left_to_others);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
