@@ -196,6 +196,8 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
 static const struct {
   double whole, each;
 } gradient_slowness[2] = {{3.9, 170}, {0.95, 35}};
+/* Of those that walk lists: tiles of 64 rows read more of shared memory. */
+static const double list_gradient_slowness = 1.2;
 
 /* Operations of a pair by kernels that make these gradients (GRADIENT_...):
  * scores and dP are computed again by each. */
@@ -227,6 +229,7 @@ double cost_gpu_gradient_seconds(const pattern *p, const cost_gpu_case *c,
   double dim = (double)(p->head_dim + p->value_dim) / 2;
   double slow =
       gradient_slowness[fast].whole + gradient_slowness[fast].each / dim;
+  if (!strcmp(code->family, "list gradient")) slow *= list_gradient_slowness;
   double each = gradient_pair_flops(p, makes) * visited / tiles;
   return turns(tiles, blocks * c->facts->processors) * blocks * each * slow /
          rate_of(p, chip);
