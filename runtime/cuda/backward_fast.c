@@ -94,7 +94,8 @@ int64_t backward_list_bytes(const backward_run *b) {
 }
 
 bool backward_reads_lists_alone(const backward_run *b) {
-  bool gathers = b->codes.fast_q && b->codes.fast_q->family == &cuda_gather_gradient;
+  const special_gradients *special = backward_special(b);
+  bool gathers = special && special->kind == GRADIENT_GATHERED;
   return gathers && !backward_fast_refusal(b) && !backward_makes_lse(b) &&
          !backward_wants_inputs(b);
 }

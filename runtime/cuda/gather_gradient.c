@@ -5,53 +5,20 @@
 #include "gather_gradient.h"
 #include "device.h"
 #include "gather_sort.h"
+#include "special_gradient.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
-#include "runtime/cuda/hopper/maps.h"
 #include "runtime/cuda/launch/counters.h"
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 _Static_assert(sizeof(gather_backward_launch) ==
-                   sizeof(hopper_backward_launch) + GATHER_BACKWARD_BYTES,
+                       sizeof(hopper_backward_launch) + GATHER_BACKWARD_BYTES &&
+                   sizeof(gather_backward_launch) <=
+                       sizeof(hopper_backward_launch) + SPECIAL_REST_MOST,
                "templates/hopper/gather_backward.cu has another launch");
 
 /* Functions; the first three are those of hopper_gradient.h. */
 enum { GATHER_ADD = HOPPER_ENTRY_FACTS + 1, GATHER_SORT };
 enum { GATHER_PASS_INDEX = 0 }; /* a plan with a choice alone has one pass */
-
-/* ---- the cache between launches ------------------------------------------ */
-
-typedef struct gather_gradient_memory {
-  pthread_mutex_t lock;
-  map_cache maps;
-  launch_layout layout;  /* of the parameter's `back.of` */
-  hopper_launch nothing; /* without tables */
-} gather_gradient_memory;
-
-static void gather_close(cuda_code *code) {
-  gather_gradient_memory *m = code->memory;
-  maps_close(&m->maps);
-  pthread_mutex_destroy(&m->lock);
-  free(m);
-  code->memory = NULL;
-}
-
-static dil_status gather_open(const dil_table *table, cuda_code *code) {
-  gather_gradient_memory *m = calloc(1, sizeof *m);
-  if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
-  pthread_mutex_init(&m->lock, NULL);
-  m->layout = layout_of(table, false);
-  code->memory = m;
-  dil_status status = maps_open(&m->maps, 2);
-  if (status) gather_close(code);
-  return status;
-}
-
-static bool gather_holds_keys(const cuda_code *code) {
-  return code->about.knob[GRADIENT_KNOB_MAKES] != GRADIENT_Q;
-}
 
 /* ---- space --------------------------------------------------------------- */
 
@@ -82,19 +49,12 @@ dil_status gather_gradient_begin(const gradient_run *g,
 static dil_status gather_fill_maps(const cuda_run *r, const cuda_code *code,
                                    hopper_launch *l) {
   enum { HELD_ROWS = 64 }; /* of a warpgroup */
-  const int32_t stride = 1;
-  gather_gradient_memory *m = code->memory;
-  bool keys = gather_holds_keys(code);
+  bool keys = special_holds_keys(code);
   int32_t rows = keys ? HELD_ROWS : code->about.tile_keys;
   const map_view views[2] = {maps_view(&r->call->k, r->table->head_dim, rows),
                              maps_view(&r->call->v, r->table->value_dim, rows)};
   hopper_maps *const maps[2] = {keys ? &l->q : &l->k, keys ? &l->o : &l->v};
-  dil_status status = DIL_OK;
-  pthread_mutex_lock(&m->lock);
-  for (int32_t i = 0; i < 2 && !status; i++)
-    status = maps_find(&m->maps, r->device->driver, &views[i], &stride, 1, *maps[i]);
-  pthread_mutex_unlock(&m->lock);
-  return status;
+  return special_find_maps(r, code, 2, views, maps);
 }
 
 static dil_status gather_prepare(const gradient_run *g,
@@ -102,13 +62,9 @@ static dil_status gather_prepare(const gradient_run *g,
                                  const cuda_code *code, const gather_sizes *s,
                                  gather_backward_launch *l) {
   const cuda_run *r = g->of;
-  const gather_gradient_memory *m = code->memory;
-  char *rest = (char *)l + sizeof l->back.of;
-  layout_copy(&m->layout, &m->nothing, &l->back.of);
-  memset(rest, 0, sizeof *l - sizeof l->back.of);
-  hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], &l->back);
+  special_fill(g, space, code, &l->back, sizeof *l);
   l->back.of.batches = (int)r->B;
-  l->back.of.queries = (int)(gather_holds_keys(code) ? r->M : r->N);
+  l->back.of.queries = (int)(special_holds_keys(code) ? r->M : r->N);
   gather_fill(r, GATHER_PASS_INDEX, s, space->lists, &l->call);
   return gather_fill_maps(r, code, &l->back.of);
 }
@@ -116,11 +72,7 @@ static dil_status gather_prepare(const gradient_run *g,
 static dil_status gather_start(const cuda_run *r, const cuda_code *code, int32_t entry,
                                int64_t blocks, int32_t threads, int32_t shared,
                                const gather_backward_launch *l) {
-  const gather_gradient_memory *m = code->memory;
-  char parameter[sizeof *l];
-  int64_t back = hopper_gradient_pack(&m->layout, &l->back, parameter);
-  memcpy(parameter + back, (const char *)l + sizeof l->back, GATHER_BACKWARD_BYTES);
-  return cuda_launch(r, code, entry, blocks, threads, shared, parameter);
+  return special_start(r, code, entry, blocks, threads, shared, &l->back, sizeof *l);
 }
 
 static dil_status gather_start_tiles(const cuda_run *r, const cuda_code *code,
@@ -197,42 +149,21 @@ dil_status gather_gradient_pass(const gradient_run *g,
   gather_backward_launch l;
   dil_status status = gather_prepare(g, space, code, &s, &l);
   if (status || (!l.back.scored.data && !l.back.weighted.data)) return status;
-  return gather_holds_keys(code) ? gather_make_keys(g, code, &l)
+  return special_holds_keys(code) ? gather_make_keys(g, code, &l)
                                  : gather_make_queries(g, code, space, &s, &l);
 }
 
 /* ---- the family ---------------------------------------------------------- */
 
-/* Rows are copied by 16 bytes, as tensor maps ask for, too. */
-static bool gather_describes(const dil_tensor *t) {
-  return !t->data || (t->dtype != DIL_F32 && maps_can(t));
-}
-
 const char *gather_gradient_refusal(const gradient_run *g) {
-  const dil_call *c = g->of->call;
   const char *refusal = gather_sort_refusal(g->of, GATHER_PASS_INDEX);
-  if (refusal) return refusal;
-  if (!maps_can(&c->q) || !maps_can(&c->k) || !maps_can(&c->v) || !maps_can(&c->o) ||
-      !gather_describes(&g->o))
-    return "tensors that no tensor map describes";
-  if (!gather_describes(g->q.to) || !gather_describes(g->k.to) ||
-      !gather_describes(g->v.to))
-    return "gradients of another type, or that are not aligned";
-  return NULL;
-}
-
-static const char *gather_refuses_forward(const cuda_run *r, int32_t pass,
-                                          const cuda_code *code) {
-  (void)r;
-  (void)pass;
-  (void)code;
-  return "it makes gradients";
+  return refusal ? refusal : special_tensor_refusal(g);
 }
 
 const cuda_family cuda_gather_gradient = {
     .name = "gather gradient",
     .entry = {"gather_backward", "hopper_clear", "hopper_facts", "gather_add",
               "gather_count", "gather_place", "gather_items"},
-    .open = gather_open,
-    .close = gather_close,
-    .refusal = gather_refuses_forward};
+    .open = special_open,
+    .close = special_close,
+    .refusal = special_refuses_forward};

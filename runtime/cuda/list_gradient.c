@@ -4,57 +4,24 @@
 #include "list_gradient.h"
 #include "device.h"
 #include "general.h"
+#include "special_gradient.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/hopper_blocks.h"
-#include "runtime/cuda/hopper/maps.h"
 #include "runtime/cuda/launch/counters.h"
 #include "templates/hopper/block_list_backward_launch.h"
-#include <pthread.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 _Static_assert(sizeof(block_list_backward_launch) ==
                        sizeof(hopper_backward_launch) + BLOCK_LIST_BACKWARD_BYTES &&
+                   sizeof(block_list_backward_launch) <=
+                       sizeof(hopper_backward_launch) + SPECIAL_REST_MOST &&
                    offsetof(block_list_backward_launch, list) ==
                        sizeof(hopper_backward_launch) + DIL_PARAMS_BYTES,
                "templates/hopper/block_list_backward.cu has another launch");
 
 /* Functions; the first three are those of hopper_gradient.h. */
 enum { LIST_MAKE = HOPPER_ENTRY_FACTS + 1, LIST_TURN };
-
-/* ---- the cache between launches ------------------------------------------ */
-
-typedef struct list_memory {
-  pthread_mutex_t lock;
-  map_cache maps;
-  launch_layout layout;  /* of the parameter's `back.of` */
-  hopper_launch nothing; /* without tables */
-} list_memory;
-
-static void list_close(cuda_code *code) {
-  list_memory *m = code->memory;
-  maps_close(&m->maps);
-  pthread_mutex_destroy(&m->lock);
-  free(m);
-  code->memory = NULL;
-}
-
-static dil_status list_open(const dil_table *table, cuda_code *code) {
-  list_memory *m = calloc(1, sizeof *m);
-  if (!m) return dil_fail(DIL_MEMORY, "no memory for a kernel's launches");
-  pthread_mutex_init(&m->lock, NULL);
-  m->layout = layout_of(table, false);
-  code->memory = m;
-  dil_status status = maps_open(&m->maps, 2);
-  if (status) list_close(code);
-  return status;
-}
-
-static bool list_holds_keys(const cuda_code *code) {
-  return code->about.knob[GRADIENT_KNOB_MAKES] != GRADIENT_Q;
-}
 
 /* ---- space --------------------------------------------------------------- */
 
@@ -106,37 +73,25 @@ int64_t list_gradient_bytes(const cuda_run *r, const cuda_code *code) {
 /* The maps of all rows, which are held or streamed, in boxes of a tile's rows. */
 static dil_status list_fill_maps(const cuda_run *r, const cuda_code *code,
                                  hopper_launch *l) {
-  const int32_t stride = 1, box = BLOCK_LIST_ROWS;
+  const int32_t box = BLOCK_LIST_ROWS;
   const dil_call *c = r->call;
-  list_memory *m = code->memory;
-  bool keys = list_holds_keys(code);
+  bool keys = special_holds_keys(code);
   const map_view views[4] = {maps_view(&c->q, r->table->head_dim, box),
                              maps_view(&c->o, r->table->value_dim, box),
                              maps_view(&c->k, r->table->head_dim, box),
                              maps_view(&c->v, r->table->value_dim, box)};
-  hopper_maps *const held[2] = {&l->q, &l->o}, *const streamed[2] = {&l->k, &l->v};
-  dil_status status = DIL_OK;
-  pthread_mutex_lock(&m->lock);
-  for (int32_t i = 0; i < 4 && !status; i++) {
-    bool holds = keys ? i > 1 : i < 2;
-    status = maps_find(&m->maps, r->device->driver, &views[i], &stride, 1,
-                       *(holds ? held : streamed)[i % 2]);
-  }
-  pthread_mutex_unlock(&m->lock);
-  return status;
+  hopper_maps *const maps[4] = {keys ? &l->k : &l->q, keys ? &l->v : &l->o,
+                                keys ? &l->q : &l->k, keys ? &l->o : &l->v};
+  return special_find_maps(r, code, 4, views, maps);
 }
 
 static dil_status list_prepare(const gradient_run *g, const hopper_gradient_space *space,
                                const cuda_code *code, block_list_backward_launch *l,
                                bool *makes) {
   const cuda_run *r = g->of;
-  const list_memory *m = code->memory;
-  bool keys = list_holds_keys(code);
-  char *rest = (char *)l + sizeof l->back.of;
+  bool keys = special_holds_keys(code);
   int64_t made;
-  layout_copy(&m->layout, &m->nothing, &l->back.of);
-  memset(rest, 0, sizeof *l - sizeof l->back.of);
-  hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], &l->back);
+  special_fill(g, space, code, &l->back, sizeof *l);
   l->params = general_parameters(r);
   l->line_tiles = (l->back.held_rows + BLOCK_LIST_ROWS - 1) / BLOCK_LIST_ROWS;
   l->lines = (int)r->B * l->back.of.heads;
@@ -150,11 +105,7 @@ static dil_status list_prepare(const gradient_run *g, const hopper_gradient_spac
 static dil_status list_start(const cuda_run *r, const cuda_code *code, int32_t entry,
                              int64_t blocks, int32_t threads, int32_t shared,
                              const block_list_backward_launch *l) {
-  const list_memory *m = code->memory;
-  char parameter[sizeof *l];
-  int64_t back = hopper_gradient_pack(&m->layout, &l->back, parameter);
-  memcpy(parameter + back, (const char *)l + sizeof l->back, BLOCK_LIST_BACKWARD_BYTES);
-  return cuda_launch(r, code, entry, blocks, threads, shared, parameter);
+  return special_start(r, code, entry, blocks, threads, shared, &l->back, sizeof *l);
 }
 
 /* A warp for each of `count` parts of the work. */
@@ -204,10 +155,6 @@ dil_status list_gradient_pass(const gradient_run *g, const hopper_gradient_space
 
 /* ---- the family ---------------------------------------------------------- */
 
-static bool list_describes(const dil_tensor *t) {
-  return !t->data || (t->dtype != DIL_F32 && maps_can(t));
-}
-
 const char *list_gradient_refusal(const gradient_run *g) {
   const cuda_run *r = g->of;
   const dil_call *c = r->call;
@@ -221,26 +168,13 @@ const char *list_gradient_refusal(const gradient_run *g) {
       r->B * r->table->heads * (maximum(r->N, r->M) / BLOCK_LIST_ROWS + 1) >
           INT32_MAX / 2)
     return "more than 2^29 rows, or than 2^30 tiles";
-  if (!maps_can(&c->q) || !maps_can(&c->k) || !maps_can(&c->v) || !maps_can(&c->o) ||
-      !list_describes(&g->o))
-    return "tensors that no tensor map describes";
-  if (!list_describes(g->q.to) || !list_describes(g->k.to) || !list_describes(g->v.to))
-    return "gradients of another type, or that are not aligned";
-  return NULL;
-}
-
-static const char *list_refuses_forward(const cuda_run *r, int32_t pass,
-                                        const cuda_code *code) {
-  (void)r;
-  (void)pass;
-  (void)code;
-  return "it makes gradients";
+  return special_tensor_refusal(g);
 }
 
 const cuda_family cuda_list_gradient = {
     .name = "list gradient",
     .entry = {"block_list_backward", "hopper_clear", "hopper_facts", "block_list_make",
               "block_list_turn"},
-    .open = list_open,
-    .close = list_close,
-    .refusal = list_refuses_forward};
+    .open = special_open,
+    .close = special_close,
+    .refusal = special_refuses_forward};

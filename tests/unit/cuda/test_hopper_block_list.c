@@ -116,7 +116,7 @@ END_TEST
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* What the kernels of gradients take besides: lists of blocks that fill tiles. */
+/* Lists of blocks that fill tiles, of which the kernels take the gradients alone. */
 static const gpu_case wide_cases[] = {
     {P(BF16(64), BLOCKS("128", TABLE)), 0, SHAPE(1, 512, 512, 0)},
     {P(GROUPED(128), "causal;" BLOCKS("128", HASH(2))), 0, SHAPE(2, 700, 700, 0)},
