@@ -122,7 +122,7 @@ START_TEST(parameters_are_checked) {
   usage_set();
   host_must(ask(f).status);
   for (int i = 0; i < PARAMETERS && f->slot[i].kind; i++) {
-    char name[20];
+    char name[32];
     snprintf(name, sizeof name, "parameter %d", i + 1);
     spoil_slot(f, &f->slot[i], name);
   }
