@@ -152,7 +152,8 @@ dil_status library_name(library *l, const char *path, const char *given) {
 /* Names that go with a name in the header. */
 static const char *const of_kernels[] = {
     "arguments", "prepare",   "heads",    "kv_heads",           "head_dim",
-    "value_dim", "gradients", "backward", "backward_workspace", "packed", NULL};
+    "value_dim", "gradients", "backward", "backward_workspace", "packed",
+    "saved",     NULL};
 static const char *const of_libraries[] = {"last_error", "context",
                                            "context_new", "context_free", NULL};
 

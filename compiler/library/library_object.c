@@ -198,6 +198,8 @@ static void put_backward(writer *w, const library_kernel *k, const char *data) {
             "dil_library_backward", data, 'w', "pp");
   put_entry(w, arena_print(w->arena, "%s_backward_workspace", k->name),
             "dil_library_backward_workspace", data, 'w', "plllp");
+  put_entry(w, arena_print(w->arena, "%s_saved", k->name), "dil_library_saved", data,
+            'w', "plllp");
 }
 
 /* The functions that the header declares; a program without the run time gets
@@ -230,7 +232,7 @@ static void writer_open(writer *w, const library *l) {
   w->part = ARENA_ARRAY(w->arena, backend_part, parts);
   w->data = ARENA_ARRAY(w->arena, backend_data, data);
   w->entry =
-      ARENA_ARRAY(w->arena, backend_entry, 5 * l->kernel_count + FUNCTIONS);
+      ARENA_ARRAY(w->arena, backend_entry, 6 * l->kernel_count + FUNCTIONS);
   w->out.name = l->name;
   w->out.part = w->part;
   w->out.data = w->data;

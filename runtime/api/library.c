@@ -281,6 +281,8 @@ static dil_status read_argument_words(const dil_library_kernel *k,
     return dil_fail(DIL_USAGE, "kernel '%s' chooses no blocks by their scores: "
                     "selection must be NULL", k->name);
   to->selection_count = to->selection ? 2 * t->choice_count : 0;
+  to->saved = pointer_at(from, DIL_WORD_SAVED);
+  to->saved_bytes = (int64_t)word_at(from, DIL_WORD_SAVED_BYTES);
   to->input_count = t->input_count;
   to->inputs = (const DLTensor *const *)((const char *)from +
                                          8 * (size_t)DIL_WORD_INPUTS);
@@ -419,5 +421,17 @@ int32_t dil_library_backward_workspace(const dil_library_kernel *k,
   dil_call_begin();
   dil_status status = library_open_kernel(k, context, NULL, &made);
   if (!status) status = dil_kernel_backward_workspace(made, &sizes, bytes);
+  return (int32_t)dil_call_end(status);
+}
+
+int32_t dil_library_saved(const dil_library_kernel *k, dil_context *context,
+                          int64_t batch, int64_t queries, int64_t keys,
+                          int64_t *bytes) {
+  const dil_sizes sizes = {batch, queries, keys};
+  dil_kernel *made;
+  if (bytes) *bytes = 0;
+  dil_call_begin();
+  dil_status status = library_open_kernel(k, context, NULL, &made);
+  if (!status) status = dil_kernel_saved(made, &sizes, bytes);
   return (int32_t)dil_call_end(status);
 }

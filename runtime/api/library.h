@@ -44,7 +44,7 @@ typedef enum dil_library_word {
   DIL_WORD_SIZE, DIL_WORD_Q, DIL_WORD_K, DIL_WORD_V, DIL_WORD_O, DIL_WORD_LSE,
   DIL_WORD_LENGTHS, DIL_WORD_STREAM, DIL_WORD_OFFSETS_Q, DIL_WORD_OFFSETS_K,
   DIL_WORD_LONGEST_Q, DIL_WORD_LONGEST_K, DIL_WORD_PAGES, DIL_WORD_SELECTION,
-  DIL_WORD_RESERVED,
+  DIL_WORD_SAVED, DIL_WORD_SAVED_BYTES, DIL_WORD_RESERVED,
   DIL_WORD_INPUTS = 32
 } dil_library_word;
 
@@ -89,6 +89,11 @@ DIL_API int32_t dil_library_backward_workspace(const dil_library_kernel *kernel,
                                                dil_context *context,
                                                int64_t batch, int64_t queries,
                                                int64_t keys, int64_t *bytes);
+/* Bytes of `saved` in the arguments of a call of these sizes. context NULL: that of the
+ * processor. */
+DIL_API int32_t dil_library_saved(const dil_library_kernel *kernel,
+                                  dil_context *context, int64_t batch,
+                                  int64_t queries, int64_t keys, int64_t *bytes);
 /* A context of the processor, for a library that carries the run time. */
 DIL_API int32_t dil_library_context(int32_t threads, dil_context **context);
 

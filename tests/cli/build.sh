@@ -398,6 +398,16 @@ is "finds the same blocks itself" says "21 blocks chosen, 0 wrong" \
   env LD_LIBRARY_PATH="$TMP" ./chooser
 is "run takes the lists of a library" says "8 of 8 lists of blocks" "$DIL" run \
   -L ./libchooser.so --seq 60 --random 2 --check --selection chosen.npy
+# What a run keeps for its gradients: the lists, which they read.
+sed 's/chooser/saver/' chooser.dil >saver.dil
+is "builds one with gradients" "$DIL" build saver.dil -o libsaver --cpu avx2 \
+  --standalone --backward
+is "a program that keeps its lists" $cc -std=c11 -Wall -Wextra -Wpedantic -Werror \
+  -I. "$top/tests/library/saver.c" libsaver.so -lm -lpthread -o saver
+is "has the same gradients" says "the same bits, 0 of 1024 are 0, then 1024" \
+  env LD_LIBRARY_PATH="$TMP" ./saver
+is "and is told of memory too small" says "2: saved has" \
+  env LD_LIBRARY_PATH="$TMP" ./saver
 sed 's/keep top 3 by mean;/keep local(1);/' chooser.dil >none.dil
 is "builds one that chooses none" "$DIL" build none.dil -o libchooser --cpu avx2 \
   --standalone
@@ -420,7 +430,8 @@ is "builds a kernel that the file calls backward" "$DIL" build biased.dil \
 is "which alone has gradients" sh -c \
   'test "$(nm -g --defined-only libbiased.o | cut -d" " -f3 | tr "\n" " ")" = \
    "biased_last_error served served_packed served_prepare trained \
-trained_backward trained_backward_workspace trained_packed trained_prepare "'
+trained_backward trained_backward_workspace trained_packed trained_prepare \
+trained_saved "'
 is "the header of gradients is C" $cc -std=c99 -Wall -Wextra -Wpedantic -Werror \
   -fsyntax-only -x c libbiased.h
 is "it shows how to ask" grep -q 'g.forward = &a, g.d_o = &d_o' libbiased.h

@@ -250,7 +250,7 @@ END_TEST
  * in the last step others may be done. */
 static void expect_unwritten(const ring_outcome *r, int32_t ranks) {
   int32_t culprit = 0;
-  char name[16];
+  char name[24];
   while (culprit < ranks && r->of[culprit].status != DIL_ENVIRONMENT) culprit++;
   ck_assert_msg(culprit < ranks, "%s", r->text);
   ck_assert_msg(strstr(r->of[culprit].text, "cannot write the state") != NULL,
