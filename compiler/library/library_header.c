@@ -154,17 +154,16 @@ static const char *selection_text(arena *a, const pattern *p) {
   return number ? text : "NULL: this kernel chooses no blocks";
 }
 
-static const char *saved_text(const library_kernel *k) {
-  return k->plan->direction == DIL_BACKWARD
-             ? "device memory of as many bytes as the function\n"
-               "                              _saved tells, aligned to 64: a run leaves "
-               "there\n"
-               "                              what its gradients would make again, and "
-               "they read\n"
-               "                              it in `forward`. NULL: they make it again. "
-               "Not\n"
-               "                              with offsets, pages or a selection"
-             : "NULL: this kernel has no gradients";
+static const char *saved_text(arena *a, const library_kernel *k) {
+  if (k->plan->direction != DIL_BACKWARD) return "NULL: this kernel has no gradients";
+  return arena_print(a,
+                     "memory on the device of q, aligned to 64 bytes, as long as"
+                     "\n                              %s_saved tells: a run leaves there"
+                     "\n                              what its gradients would make again,"
+                     "\n                              and they read it in `forward`. NULL:"
+                     "\n                              they make it again. Not with offsets,"
+                     "\n                              pages or a selection",
+                     k->name);
 }
 
 /* ", 0" for each of `count` members. */
@@ -211,7 +210,7 @@ static void fill_kernel(const library *l, const library_kernel *k, holes *h) {
                               (long long)p->heads)
                 : "NULL: this kernel has none");
   fill_hole(h, "SELECTION", selection_text(a, p));
-  fill_hole(h, "SAVED", saved_text(k));
+  fill_hole(h, "SAVED", saved_text(a, k));
   fill_hole(h, "DROPOUT", arena_print(a, "%g", p->dropout));
   fill_hole(h, "ZEROS", all_zeros_text(a, p));
   fill_hole(h, "RESERVED", number_text(a, DIL_WORD_INPUTS - DIL_WORD_RESERVED));
