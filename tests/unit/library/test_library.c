@@ -228,6 +228,8 @@ typedef struct shared_arguments {
   int64_t longest_q, longest_k;
   const DLTensor *pages;
   DLTensor *const *selection;
+  void *saved;
+  int64_t saved_bytes;
   void *reserved[DIL_WORD_INPUTS - DIL_WORD_RESERVED];
   const DLTensor *slope;
   double scale;
