@@ -141,7 +141,7 @@ is "gradients of several scores" says "kernels: gradients of several kinds of sc
   90 "$TMP/scores.dil" -k two --seq 130
 is "gradients of masks" says "hopper gradient dkv pairs.*hopper gradient dq pairs" \
   90 "$TMP/scores.dil" -k hidden --seq 130
-is "gradients of blocks" says "hopper gradient dkv pairs.*hopper gradient dq pairs" \
+is "gradients of blocks" says "hopper list gradient dkv.*hopper list gradient dq" \
   90 "$TMP/scores.dil" -k listed --seq 130
 is "gradients of masks with wide heads" says \
   "kernels: gradients of masks with a head_dim of 192 by 192" \
