@@ -111,7 +111,6 @@ END_TEST
 /* Their gradients, which take blocks that fill tiles, too. */
 static const char *const list_gradients[] = {
     "head_dim 64; dtype f16; causal; block 128, 64;",
-    "head_dim 128; dtype bf16; block 64;",
     "head_dim 128; dtype f16; block 128; window 700, 30;",
     "head_dim 96 value 40; dtype bf16; block 64, 192; window 100, 0;"};
 enum { LIST_GRADIENTS = sizeof list_gradients / sizeof *list_gradients };
