@@ -411,27 +411,30 @@ int32_t dil_library_backward(const dil_library_kernel *k, dil_context *context,
   return (int32_t)dil_call_end(status);
 }
 
-int32_t dil_library_backward_workspace(const dil_library_kernel *k,
-                                       dil_context *context, int64_t batch,
-                                       int64_t queries, int64_t keys,
-                                       int64_t *bytes) {
-  const dil_sizes sizes = {batch, queries, keys};
+/* Asks a kernel for the bytes of a call of these sizes. */
+typedef dil_status library_question(dil_kernel *kernel, const dil_sizes *sizes,
+                                    int64_t *bytes);
+static int32_t library_ask(const dil_library_kernel *k, dil_context *context,
+                           dil_sizes sizes, library_question *ask, int64_t *bytes) {
   dil_kernel *made;
   if (bytes) *bytes = 0;
   dil_call_begin();
   dil_status status = library_open_kernel(k, context, NULL, &made);
-  if (!status) status = dil_kernel_backward_workspace(made, &sizes, bytes);
+  if (!status) status = ask(made, &sizes, bytes);
   return (int32_t)dil_call_end(status);
+}
+
+int32_t dil_library_backward_workspace(const dil_library_kernel *k,
+                                       dil_context *context, int64_t batch,
+                                       int64_t queries, int64_t keys,
+                                       int64_t *bytes) {
+  return library_ask(k, context, (dil_sizes){batch, queries, keys},
+                     dil_kernel_backward_workspace, bytes);
 }
 
 int32_t dil_library_saved(const dil_library_kernel *k, dil_context *context,
                           int64_t batch, int64_t queries, int64_t keys,
                           int64_t *bytes) {
-  const dil_sizes sizes = {batch, queries, keys};
-  dil_kernel *made;
-  if (bytes) *bytes = 0;
-  dil_call_begin();
-  dil_status status = library_open_kernel(k, context, NULL, &made);
-  if (!status) status = dil_kernel_saved(made, &sizes, bytes);
-  return (int32_t)dil_call_end(status);
+  return library_ask(k, context, (dil_sizes){batch, queries, keys}, dil_kernel_saved,
+                     bytes);
 }
