@@ -214,14 +214,20 @@ static double key_distance(const rounding_state *state, int64_t j) {
 }
 
 /* A weight this small beside the largest may be lost, as may its part of a sum:
- * numbers below the least normal f32 have few digits, or become 0. */
-static const double SMALL_WEIGHT = 0x1p-100, LOST_WEIGHT = 0x1p-126;
+ * numbers below the least normal f32 have few digits, or become 0. Weights that are
+ * stored as f16 have steps of 2^-24 below 2^-14: a row shows it whose larger weights
+ * dropout takes. */
+typedef struct weight_loss { double below, most; } weight_loss;
+static const weight_loss loss_of_f32 = {0x1p-100, 0x1p-126};
+static const weight_loss loss_of_f16 = {0x1p-14, 0x1p-25};
 
 static void take_loss(rounding_state *state, key_score key) {
+  const weight_loss *loss =
+      state->pattern->dtype == DIL_F16 ? &loss_of_f16 : &loss_of_f32;
   double weight = exp(key.s - state->top);
-  if (key.j == SINK || weight == 0 || weight >= SMALL_WEIGHT) return;
+  if (key.j == SINK || weight == 0 || weight >= loss->below) return;
   double far = key_distance(state, key.j);
-  double pull = far > 0 ? fmin(weight, LOST_WEIGHT) * far : 0;
+  double pull = far > 0 ? fmin(weight, loss->most) * far : 0;
   state->square += pull * pull;
 }
 

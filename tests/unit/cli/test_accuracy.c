@@ -255,6 +255,33 @@ START_TEST(rounding_of_equal_keys_is_finite) {
 }
 END_TEST
 
+/* A weight of 2^-20 that is stored as f16 is off by up to 2^-25, and one of 2^-10 has
+ * all its digits. */
+static double rounding_of_weight(const char *dtype, double log2_weight) {
+  char text[120];
+  snprintf(text, sizeof text, PATTERN("%s", "scale 1; branch { }"), dtype);
+  ck_assert_int_eq(set_up(text, "--seq 1 --keys 2 --random 1 --threads 1"), DIL_OK);
+  dil_tensor *q = &bound.call.q, *k = &bound.call.k, *v = &bound.call.v;
+  for (int64_t d = 0; d < 8; d++) {
+    dil_element_write(q->data, q->dtype, d, d == 0);
+    for (int64_t j = 0; j < 2; j++) {
+      double score = d || j == 0 ? 0 : log2_weight * log(2);
+      dil_element_write(k->data, k->dtype, j * k->stride[1] + d, score);
+      dil_element_write(v->data, v->dtype, j * v->stride[1] + d, d ? 0 : (double)j);
+    }
+  }
+  return rounding_of_first().output;
+}
+START_TEST(rounding_knows_small_weights_of_f16) {
+  ck_assert_double_eq_tol(rounding_of_weight("f16", -20),
+                           ROUNDING_SURENESS * 0x1p-25, 0x1p-35);
+  call_setup_free(&bound);
+  ck_assert_double_eq(rounding_of_weight("f16", -10), 0);
+  call_setup_free(&bound);
+  ck_assert_double_eq(rounding_of_weight("bf16", -20), 0);
+}
+END_TEST
+
 /* The rounding of row 0 excuses no other row. */
 START_TEST(a_row_answers_for_itself) {
   rounding_of_two(0);
@@ -359,6 +386,7 @@ static Suite *accuracy_suite(void) {
   tcase_add_test(tests, rounding_explains_what_is_close);
   tcase_add_test(tests, a_row_answers_for_itself);
   tcase_add_test(tests, rounding_of_equal_keys_is_finite);
+  tcase_add_test(tests, rounding_knows_small_weights_of_f16);
   tcase_add_test(tests, subnormal_numbers_count);
   tcase_add_test(tests, random_is_what_it_says);
   tcase_add_test(tests, sizes_by_default);
