@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from . import attention, dilated
+from .autocast import norm_and_project
 from .cache import KeyValueCache
 
 __all__ = ["DilatedAttention", "MultiheadDilatedAttention", "XPos",
@@ -167,7 +168,7 @@ class MultiheadDilatedAttention(nn.Module):
             k, v = cache.append(k, v)
         x = self.attention(q, k, v, is_causal=is_causal,
                            key_padding_mask=key_padding_mask).flatten(2)
-        return self.out_proj(x if self.norm is None else self.norm(x)), None
+        return norm_and_project(self.norm, self.out_proj, x), None
 
 
 def _start(linear, gain):

@@ -16,6 +16,7 @@ import warnings
 import torch
 
 from . import attention, dilated
+from .autocast import norm_and_project, project_all
 from .dilated import refuse
 
 __all__ = ["patch", "unpatch"]
@@ -65,8 +66,8 @@ def _torchscale(m, options, query, key, value, incremental_state=None,
         refuse("dilated attention takes no attn_mask and no rel_pos, as in "
                "torchscale: pass is_causal, or write a pattern with a mask or "
                "score")
-    q, k, v = (project(x).unflatten(-1, (m.num_heads, -1)) for project, x in
-               ((m.q_proj, query), (m.k_proj, key), (m.v_proj, value)))
+    q, k, v = (x.unflatten(-1, (m.num_heads, -1)) for x in project_all(
+        (m.q_proj, m.k_proj, m.v_proj), (query, key, value)))
     ring = options["ring"]
     if incremental_state is not None:
         if ring:
@@ -89,9 +90,7 @@ def _torchscale(m, options, query, key, value, incremental_state=None,
     attend = ring.attention if ring else attention
     x = attend(q, k, v, text, inputs=inputs,
                train=m.training and m.dropout > 0).flatten(2)
-    if m.inner_attn_ln is not None:
-        x = m.inner_attn_ln(x)
-    return m.out_proj(x), None
+    return norm_and_project(m.inner_attn_ln, m.out_proj, x), None
 
 
 def _is_torchscale(m):
