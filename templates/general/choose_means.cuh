@@ -44,23 +44,29 @@ enum {
 };
 typedef float mean_sums[MEAN_SLOTS][MEAN_UNIT];
 
-/* Adds units of some rows, 16 bytes at once where all rows are `whole` units. Loads of
- * all these rows are started together. at(j) is a row, or NULL. */
+/* A unit of a row, 16 bytes at once where all rows are `whole` units; zeros where the
+ * row is NULL or ends before. */
+DIL_INLINE uint4 load_unit(const element *from, int unit, bool whole) {
+  int first = unit * MEAN_UNIT;
+  uint4 x = make_uint4(0, 0, 0, 0);
+  if (!from || first >= HEAD_DIM) return x;
+  if (whole) return *(const uint4 *)(from + first);
+#pragma unroll
+  for (int k = 0; k < MEAN_UNIT; k++)
+    if (first + k < HEAD_DIM) ((element *)&x)[k] = from[first + k];
+  return x;
+}
+
+/* Adds units of some rows. Loads of all these rows are started together. at(j) is a
+ * row, or NULL. */
 template <class At>
 DIL_INLINE void add_units(int j, int end, int apart, int unit, bool whole, At at,
                           float (&sum)[MEAN_UNIT]) {
   uint4 x[MEAN_SOME];
-  int first = unit * MEAN_UNIT;
 #pragma unroll
   for (int n = 0; n < MEAN_SOME; n++) {
     int row = j + n * apart;
-    const element *from = row < end && first < HEAD_DIM ? at(row) : nullptr;
-    x[n] = make_uint4(0, 0, 0, 0);
-    if (from && whole) x[n] = *(const uint4 *)(from + first);
-    else if (from)
-#pragma unroll
-      for (int k = 0; k < MEAN_UNIT; k++)
-        if (first + k < HEAD_DIM) ((element *)&x[n])[k] = from[first + k];
+    x[n] = load_unit(row < end ? at(row) : nullptr, unit, whole);
   }
 #pragma unroll
   for (int n = 0; n < MEAN_SOME; n++)
