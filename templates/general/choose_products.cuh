@@ -11,9 +11,9 @@
 
 #if CHOICES_EACH && ELEMENT
 enum {
-  KEY_TILES = 1, /* of 16 key blocks */
+  WARP_KEYS = 16,
   ROW_TILES = DIL_CHOOSE_TALL / 8,
-  WARP_KEYS = 16 * KEY_TILES
+  ROWS_AHEAD = 4 /* such tiles whose products alternate */
 };
 
 /* Rows in shared memory, elements as they are. */
@@ -53,8 +53,8 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
   }
 }
 
-/* Of lane 4 g + c: key blocks 16 t + g and 8 more, rows 8 n + 2 c and 1 more. */
-typedef float product_sums[KEY_TILES][ROW_TILES][4];
+/* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. */
+typedef float product_sums[ROW_TILES][4];
 
 /* What a lane brings of the means for sixteen numbers, in parts whose sum they are. The
  * order of numbers is free: a lane has numbers 4 c to 4 c + 3 of a row. */
@@ -79,9 +79,13 @@ DIL_INLINE void split_four(float4 x, mean_parts &m, int half) {
   split_pair(x.z, x.w, m, half + 2);
 }
 
-DIL_INLINE void multiply_parts(float (&sum)[4], const mean_parts &m, uint2 q) {
+DIL_INLINE void multiply_parts(float (*sum)[4], const mean_parts &m,
+                               const uint2 (&q)[ROWS_AHEAD]) {
 #pragma unroll
-  for (int i = 2; i >= 0; i--) multiply_bf16(sum, m.part[i], q.x, q.y);
+  for (int i = 2; i >= 0; i--)
+#pragma unroll
+    for (int n = 0; n < ROWS_AHEAD; n++)
+      multiply_bf16(sum[n], m.part[i], q[n].x, q[n].y);
 }
 
 #else
@@ -103,47 +107,49 @@ DIL_INLINE void split_four(float4 x, mean_parts &m, int half) {
   split_mean(x.w, m.high[1][half + 2], m.low[1][half + 2]);
 }
 
-DIL_INLINE void multiply_parts(float (&sum)[4], const mean_parts &m, uint2 q) {
-  const unsigned two[2] = {q.x, q.y};
+DIL_INLINE void multiply_parts(float (*sum)[4], const mean_parts &m,
+                               const uint2 (&q)[ROWS_AHEAD]) {
 #pragma unroll
-  for (int step = 0; step < 2; step++) {
-    unsigned b0 = __float_as_uint(widen((element)two[step]));
-    unsigned b1 = __float_as_uint(widen((element)(two[step] >> 16)));
-    multiply_tf32(sum, m.low[step], b0, b1);
-    multiply_tf32(sum, m.high[step], b0, b1);
-  }
+  for (int step = 0; step < 2; step++)
+#pragma unroll
+    for (int i = 1; i >= 0; i--)
+#pragma unroll
+      for (int n = 0; n < ROWS_AHEAD; n++) {
+        unsigned two = step ? q[n].y : q[n].x;
+        multiply_tf32(sum[n], i ? m.low[step] : m.high[step],
+                      __float_as_uint(widen((element)two)),
+                      __float_as_uint(widen((element)(two >> 16))));
+      }
 }
 
 #endif
 
-DIL_INLINE mean_parts load_means(const float *means, int bj, int depth) {
-  int lane = threadIdx.x & 31;
+/* `row`: the lane's numbers of the mean of its first key block. */
+DIL_INLINE mean_parts load_means(const float *row) {
   mean_parts m;
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const float *row = means + (long long)(bj + 8 * half + lane / 4) * MEAN_DEPTH;
-    split_four(*(const float4 *)(row + depth + lane % 4 * 4), m, half);
-  }
+  for (int half = 0; half < 2; half++)
+    split_four(*(const float4 *)(row + half * 8 * MEAN_DEPTH), m, half);
   return m;
 }
 
+/* Products of several rows stand between two that add to the same sums. */
 DIL_INLINE void multiply_means(const float *means, int bj, product_sums &sum) {
   int lane = threadIdx.x & 31;
+  const float *mean = means + (long long)(bj + lane / 4) * MEAN_DEPTH + lane % 4 * 4;
+  const element *row = tall_row(lane / 4) + lane % 4 * 4;
 #pragma unroll
-  for (int e = 0; e < KEY_TILES * ROW_TILES * 4; e++)
-    sum[e / (4 * ROW_TILES)][e / 4 % ROW_TILES][e % 4] = 0;
+  for (int e = 0; e < ROW_TILES * 4; e++) sum[e / 4][e % 4] = 0;
 #pragma unroll 1
-  for (int depth = 0; depth < MEAN_DEPTH; depth += 16) {
-    mean_parts m[KEY_TILES];
+  for (int depth = 0; depth < MEAN_DEPTH; depth += 16, mean += 16, row += 16) {
+    mean_parts m = load_means(mean);
 #pragma unroll
-    for (int t = 0; t < KEY_TILES; t++)
-      m[t] = load_means(means, bj + 16 * t, depth);
+    for (int n = 0; n < ROW_TILES; n += ROWS_AHEAD) {
+      uint2 q[ROWS_AHEAD];
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
-      const element *row = tall_row(8 * n + lane / 4) + depth;
-      uint2 q = *(const uint2 *)(row + lane % 4 * 4);
-#pragma unroll
-      for (int t = 0; t < KEY_TILES; t++) multiply_parts(sum[t][n], m[t], q);
+      for (int k = 0; k < ROWS_AHEAD; k++)
+        q[k] = *(const uint2 *)(row + 8 * (n + k) * QUERY_PITCH);
+      multiply_parts(sum + n, m, q);
     }
   }
 }
@@ -151,9 +157,8 @@ DIL_INLINE void multiply_means(const float *means, int bj, product_sums &sum) {
 DIL_INLINE bool are_finite(const product_sums &sum) {
   bool finite = true;
 #pragma unroll
-  for (int e = 0; e < KEY_TILES * ROW_TILES * 4; e++)
-    finite &= fabsf(sum[e / (4 * ROW_TILES)][e / 4 % ROW_TILES][e % 4]) <=
-              3.402823466e38f;
+  for (int e = 0; e < ROW_TILES * 4; e++)
+    finite &= fabsf(sum[e / 4][e % 4]) <= 3.402823466e38f;
   return __all_sync(0xffffffffu, finite);
 }
 
@@ -203,12 +208,12 @@ DIL_INLINE void store_rows(const dil_choose_params &p, unsigned there, int first
                            const product_sums &sum, float *estimate) {
   int lane = threadIdx.x & 31;
 #pragma unroll
-  for (int e = 0; e < KEY_TILES * 2; e++) {
+  for (int e = 0; e < 2; e++) {
     int bj = first_key + 8 * e + lane / 4;
     if (bj >= p.keys) continue;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
-      const float *two = sum[e / 2][n] + e % 2 * 2;
+      const float *two = sum[n] + e * 2;
       float *to = estimate + (long long)(8 * n + lane % 4 * 2) * p.width + bj;
       to[0] = estimate_of_row(p, there, 2 * n, two[0]);
       to[p.width] = estimate_of_row(p, there, 2 * n + 1, two[1]);
@@ -222,12 +227,12 @@ DIL_INLINE void store_blocks(const dil_choose_params &p, unsigned there, int per
                              int block, int rows, int first_key,
                              const product_sums &sum, float *estimate) {
 #pragma unroll
-  for (int e = 0; e < KEY_TILES * 2; e++) {
+  for (int e = 0; e < 2; e++) {
     int bj = first_key + 8 * e + (threadIdx.x & 31) / 4, at = block, left = rows;
     float best = not_a_number();
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
-      const float *two = sum[e / 2][n] + e % 2 * 2;
+      const float *two = sum[n] + e * 2;
       best = fmaxf(best, estimate_of_row(p, there, 2 * n, two[0]));
       best = fmaxf(best, estimate_of_row(p, there, 2 * n + 1, two[1]));
       left -= 8;
