@@ -396,7 +396,7 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
 
 extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 4)
     dil_choose(const __grid_constant__ dil_choose_params p) {
-  const dil_choice_row &c = dil_choices[p.choice];
+  const dil_choice_row &c = choice_of(p);
   int strip = p.strip, strips = (p.queries + strip - 1) / strip;
   long long items = (long long)p.of.batches * (HEADS / c.group) * strips;
 #pragma unroll 1
@@ -413,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
   int first = part * p.joined, bi = first + threadIdx.x;
   const int *length = p.length + (long long)line * p.queries;
   const int *list = p.list + (long long)line * p.queries * p.room;
-  int made = dil_choices[p.choice].rows;
+  int made = choice_of(p).rows;
   int *rows = (int *)p.of.input[made].data + (long long)line * (p.queries + 1);
   int *cols = (int *)p.of.input[made + 1].data +
               (long long)line * p.queries * p.room;

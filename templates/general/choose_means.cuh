@@ -4,6 +4,11 @@
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_MEANS_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_MEANS_H
 
+/* The choice that a launch makes. Where there is one, its numbers are constants. */
+DIL_INLINE const dil_choice_row &choice_of(const dil_choose_params &p) {
+  return dil_choices[CHOICES == 1 ? 0 : p.choice];
+}
+
 /* Row j of the keys of a head; NULL: its page is outside the pool. */
 DIL_INLINE const element *key_row(const dil_params &p, int b, int j, int kv) {
   const element *row = (const element *)p.k + kv * p.k_stride[2];
@@ -151,7 +156,7 @@ DIL_INLINE void add_block(const dil_choose_params &p, const dil_choice_row &c,
  * of query blocks, if they have means of their own. */
 extern "C" __global__ void
 dil_choose_means(const __grid_constant__ dil_choose_params p) {
-  const dil_choice_row &c = dil_choices[p.choice];
+  const dil_choice_row &c = choice_of(p);
   float(*part)[MEAN_DEPTH] = (float(*)[MEAN_DEPTH])shared; /* of each warp */
   long long keys = (long long)p.of.batches * KV_HEADS * p.width;
   long long before = (keys * DIL_MEAN_WARPS(c.block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS;

@@ -78,6 +78,8 @@ static void put_kinds(source_text *s, const dil_table *t) {
   put(s, "#define CHOICES_PLAIN %d\n", plain && !cells);
 }
 
+/* The numbers of a single choice are constants of the kernel: the host cannot write to
+ * memory that is const, so that the compiler may read it. */
 void put_choices(source_text *s, const plan *p) {
   const dil_table *t = &p->table;
   put(s, "#define CHOICES %d\n", t->choice_count);
@@ -85,7 +87,8 @@ void put_choices(source_text *s, const plan *p) {
   put_kinds(s, t);
   put(s, "#include \"templates/shared/choice_row.cuh\"\n"
          "#line 1 \"choices of %s\"\n"
-         "__constant__ dil_choice_row dil_choices[CHOICES] = {\n", t->name);
+         "%s dil_choice_row dil_choices[CHOICES] = {\n", t->name,
+      t->choice_count == 1 ? "__device__ const" : "__constant__");
   for (int32_t k = 0; k < t->choice_count; k++) {
     const dil_choice *c = &t->choices[k];
     put(s, "  {%d, %d, %lld, %lld, %lld, %lld, %d, %d, %d, %d, ", c->branch,
