@@ -93,9 +93,7 @@ void progress_round(progress *p) {
   atomic_fetch_add(&p->round, 1);
 }
 
-void progress_end(progress *p) {
-  atomic_store(&innermost, p->outer);
-  if (!p->shown) return;
+static void end_progress_thread(progress *p) {
   pthread_mutex_lock(&p->lock);
   p->ended = true;
   pthread_cond_signal(&p->end);
@@ -104,4 +102,10 @@ void progress_end(progress *p) {
   pthread_cond_destroy(&p->end);
   pthread_mutex_destroy(&p->lock);
   if (p->drawn) fputs("\r\033[K", stderr);
+}
+
+/* The line is empty before the outer work has it again, which would else be wiped. */
+void progress_end(progress *p) {
+  if (p->shown) end_progress_thread(p);
+  atomic_store(&innermost, p->outer);
 }
