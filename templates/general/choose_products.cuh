@@ -56,8 +56,8 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
 /* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. */
 typedef float product_sums[ROW_TILES][4];
 
-/* What a lane brings of the means for sixteen numbers, in parts whose sum they are. The
- * order of numbers is free: a lane has numbers 4 c to 4 c + 3 of a row. */
+/* A lane brings these parts of the means for sixteen numbers; the parts add up to the
+ * means. The order of numbers is free: a lane has numbers 4 c to 4 c + 3 of a row. */
 #if ELEMENT == 1
 
 /* Three bf16, of 24 bits. */

@@ -11,3 +11,5 @@ has_gpu || leave torch_cuda "skipped, no GPU here"
 DIL_LIBRARY=$BUILD/libdil.so.2
 DIL_MODULE_DIR=$BUILD
 python3 tests/python/torch_cuda.py
+bad=$?
+python3 tests/python/torch_projections.py && exit $bad
