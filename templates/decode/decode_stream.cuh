@@ -11,12 +11,13 @@ struct decode_unit_message {
 };
 static_assert(sizeof(decode_unit_message) <= UNIT_BYTES, "UNIT_BYTES");
 
-/* One visit of a unit, or its end (no visit), or the end of all units. */
+/* One visit of a unit, or its end (no visit), or that its tile's parts are to be
+ * merged, or the end of all units. */
 struct decode_message {
   dil_visit visit;
   unsigned unit;  /* of this team, by number */
   unsigned place; /* the visit's stage, counted on */
-  bool stops;
+  bool merges, stops;
   /* Of parts of 16 rows and 8 keys, as in dil_scratch. */
   unsigned live[PART_ROUNDS], full[PART_ROUNDS];
 };
@@ -42,23 +43,21 @@ DIL_INLINE unsigned message_turn(unsigned n) { return n / MESSAGES & 1; }
 /* How often the keys of the visit count. */
 #define TIMES(n) ((float *)(shared + AT_TIMES + (n) * TIMES_BYTES))
 
-/* The first `count` numbers n of a macro of barriers, which `arrivals` end. */
-DIL_INLINE void open_barriers(u32 first, int count, int arrivals) {
-#pragma unroll 1
-  for (int i = 0; i < count; i++) barrier_init(first + 8 * i, arrivals);
+/* How many arrivals end a phase of barrier number n. */
+DIL_INLINE int arrivals_of(int n) {
+  const int messages = TEAMS * MESSAGES, queries = TEAMS * QUERIES;
+  n -= 2 * STAGES + messages;
+  bool by_team = (n >= 0 && n < messages) || n >= messages + queries;
+  return by_team ? TEAM_WARPS : 1;
 }
 
-/* Sets up the barriers. Columns of queries that no row fills become 0, since the
- * copies do not write them. */
+/* Sets up the barriers, a thread each. Columns of queries that no row fills become
+ * 0, since the copies do not write them. */
 DIL_INLINE void open_stream() {
-  if (threadIdx.x == 0) {
-    open_barriers(STAGE_FULL(0), 2 * STAGES, 1);
-    open_barriers(MESSAGE_FULL(0), TEAMS * MESSAGES, 1);
-    open_barriers(MESSAGE_EMPTY(0), TEAMS * MESSAGES, TEAM_WARPS);
-    open_barriers(QUERY_FULL(0), TEAMS * QUERIES, 1);
-    open_barriers(QUERY_EMPTY(0), TEAMS * QUERIES, TEAM_WARPS);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+#pragma unroll 1
+  for (int n = threadIdx.x; n < BARRIERS; n += THREADS)
+    barrier_init(BARRIER(n), arrivals_of(n));
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #pragma unroll 1
   for (int i = threadIdx.x; i < TEAMS * QUERIES * TILE_ROWS * PITCH_Q / 16;
        i += THREADS)

@@ -276,7 +276,7 @@ DIL_INLINE const float *estimate_group(const dil_choose_params &p,
   bool begun = false;
 #pragma unroll 1
   for (int h = group * c.group; h < (group + 1) * c.group; h++) {
-    if (!serves(dil_branches[c.branch], h)) continue;
+    if (!serves(BRANCH(c.branch), h)) continue;
     estimate_one(p, c, b, h, first, estimate);
     if (c.group == 1) return estimate;
     for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
@@ -303,7 +303,7 @@ DIL_INLINE void write_place(const dil_choose_params &p, const dil_choice_row &c,
                             int b, int group, int bi, int place, int bj) {
 #pragma unroll 1
   for (int h = group * c.group; h < (group + 1) * c.group; h++)
-    if (serves(dil_branches[c.branch], h))
+    if (serves(BRANCH(c.branch), h))
       p.list[line_of(p, b, h, bi) * p.room + place] = bj;
 }
 
@@ -313,7 +313,7 @@ DIL_INLINE void write_lengths(const dil_choose_params &p, const dil_choice_row &
                               int threads) {
   for (int h = group * c.group + self; h < (group + 1) * c.group; h += threads)
     p.length[line_of(p, b, h, bi)] =
-        serves(dil_branches[c.branch], h) ? written : 0;
+        serves(BRANCH(c.branch), h) ? written : 0;
 }
 
 /* Writes the blocks of `least` and better ranks, in their order, for all heads of

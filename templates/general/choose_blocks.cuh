@@ -30,7 +30,7 @@ DIL_INLINE bool window_meets(const dil_choice_row &c, int dilation, int t0, int 
 
 DIL_INLINE bool head_reaches(const dil_choice_row &c, const choose_place &at,
                              int h, int bj) {
-  const dil_branch_row &b = dil_branches[c.branch];
+  const dil_branch_row &b = BRANCH(c.branch);
   int j0 = bj * c.block, j1 = dil_min(j0 + c.block, at.M) - 1;
   int s = b.segment, phase = dil_phases[c.branch * HEADS + h];
   if (!serves(b, h) || at.first > at.last || j0 > j1) return false;

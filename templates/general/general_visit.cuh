@@ -44,17 +44,17 @@ struct dil_cursor {
 enum { LEAP = 16 * TILE_KEYS };
 
 DIL_INLINE bool comes_before(int a, int b) {
-  int by = dil_branches[a].dilation - dil_branches[b].dilation;
+  int by = BRANCH(a).dilation - BRANCH(b).dilation;
   return by < 0 || (by == 0 && a < b);
 }
 
 DIL_INLINE bool is_congruent(const dil_tile &t, int a, int b) {
   int away = column_residue(t, b) - column_residue(t, a);
-  return away % dil_branches[a].dilation == 0;
+  return away % BRANCH(a).dilation == 0;
 }
 
 DIL_INLINE bool is_owner(const dil_tile &t, int a, int b) {
-  const dil_branch_row &x = dil_branches[a], &y = dil_branches[b];
+  const dil_branch_row &x = BRANCH(a), &y = BRANCH(b);
   return comes_before(a, b) && y.dilation % x.dilation == 0 &&
          x.predicate == y.predicate && (COMBINE == 1 || x.chain == y.chain) &&
          is_congruent(t, a, b);
@@ -80,7 +80,7 @@ struct dil_span {
 };
 DIL_INLINE dil_span no_span() { return {0x7fffffff, -0x7fffffff}; }
 DIL_INLINE void widen_span(const dil_tile &t, int branch, dil_span &s) {
-  int size = dil_branches[branch].segment, low = segment_low(branch, t.low);
+  int size = BRANCH(branch).segment, low = segment_low(branch, t.low);
   s.low = least(s.low, size ? low : -0x7fffffff);
   s.high = most(s.high, size ? low + size : 0x7fffffff);
 }
@@ -113,7 +113,7 @@ DIL_INLINE void begin_branch(const dil_params &p, const dil_tile &t, int branch,
   c.keys = keys_of(p, t, branch);
   c.later = c.later_end = 0;
   c.merged = c.rivals = 0;
-  const bool listed = LISTED && dil_passes[p.pass].list >= 0; // and owns no keys
+  const bool listed = LISTED && PASS(p.pass).list >= 0; // and owns no keys
 #if BRANCHES > 1 && DEDUP
   dil_set owners = related(
       t, branch, [&](int a) { return !listed && is_owner(t, a, branch); });
@@ -188,7 +188,7 @@ DIL_INLINE const dil_tile &planned_tile() {
 #if MULTIPLICITY
 DIL_INLINE dil_merged merged_of(const dil_tile &t, int branch, int merged) {
   dil_merged g;
-  g.step = dil_branches[merged].dilation;
+  g.step = BRANCH(merged).dilation;
   g.start = column_residue(t, merged);
   g.segment = g.taken = no_span();
   widen_span(t, merged, g.segment);
@@ -395,9 +395,9 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
       v.head = t.head;
 #endif
       c.live &= c.live - 1;
-      int predicate = dil_branches[c.keys.branch].predicate;
+      int predicate = BRANCH(c.keys.branch).predicate;
       v.window =
-          !c.rivals && (predicate < 0 || !dil_predicates[predicate].masked ||
+          !c.rivals && (predicate < 0 || !PREDICATE(predicate).masked ||
                         is_patched(p));
       if (v.full || v.window) return;
       parts = true;

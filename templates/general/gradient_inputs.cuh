@@ -28,7 +28,7 @@ DIL_INLINE void add_inputs(const dil_gradient_params &g, const dil_tile &t,
                            const dil_visit &v) {
   const dil_params &p = g.of;
   int first = 16 * (threadIdx.x >> 5) + (threadIdx.x & 31) / 4;
-  int chain = dil_branches[v.keys.branch].chain;
+  int chain = BRANCH(v.keys.branch).chain;
   dil_adder to = adder_of(g);
 #pragma unroll 1
   for (int r = 0; r < 2; r++) {

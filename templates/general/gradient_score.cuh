@@ -21,7 +21,7 @@ DIL_INLINE float rewrite_score(const dil_params &p, const dil_tile &t,
 #if SCORED
   int r = e >> 1 & 1, row = rows.t[r];
   int column = column_position(v, column_of(e));
-  return dil_chain_slope(dil_branches[v.keys.branch].chain, x,
+  return dil_chain_slope(BRANCH(v.keys.branch).chain, x,
                          pair_i(row, column), pair_j(row, column),
                          pair_of(p, t, rows.h[r]));
 #else

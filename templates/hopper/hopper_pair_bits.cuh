@@ -29,7 +29,7 @@ DEVICE void bound_pairs(const dil_predicate_row &w, const dil_block &x,
 // keys span.
 DEVICE dil_bits window_bits(int predicate, const dil_block &x, int rows,
                             int keys, float per_stride) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   int right = HOLDS_KEYS ? w.left : w.right, left = HOLDS_KEYS ? w.right : w.left;
   dil_bits bits = bits_all(true);
   int top = __shfl_sync(~0u, x.i[0], 0); // the warp's first row
@@ -65,7 +65,7 @@ DEVICE dil_bits predicate_bits(const dil_block &x, int4 m, int4 what, int step,
     if (dil_list_of[predicate] >= 0)
       one = bits_and(one, [&] { return listed; });
 #endif
-    if (dil_predicates[predicate].masked)
+    if (PREDICATE(predicate).masked)
       one = bits_and(one, [&] { return dil_mask_bits(predicate, x, at); });
     kept.row[0] |= one.row[0];
     kept.row[1] |= one.row[1];

@@ -10,17 +10,17 @@ DIL_INLINE long long few_reach(const dil_params &p, int keys) {
   long long sum = 0, span = (long long)(p.rows - 1) * query_step(p);
 #pragma unroll 1
   for (int b = 0; b < BRANCHES; b++) {
-    const dil_branch_row &row = dil_branches[b];
-    if (!(dil_passes[p.pass].branches >> b & 1)) continue;
+    const dil_branch_row &row = BRANCH(b);
+    if (!(PASS(p.pass).branches >> b & 1)) continue;
     long long reach = row.segment ? least(row.segment, keys) : keys;
     if (row.predicate >= 0) {
-      const dil_predicate_row &w = dil_predicates[row.predicate];
+      const dil_predicate_row &w = PREDICATE(row.predicate);
       long long wide = (long long)w.left + w.right + 1 + span;
       long long held = (long long)least(w.end, keys) - w.first;
       if (w.left != DIL_FAR && w.right != DIL_FAR && wide < reach) reach = wide;
       if (held < reach) reach = held;
     }
-    if (reach > 0) sum += (reach - 1) / row.dilation + 1;
+    if (reach > 0) sum += (unsigned)(reach - 1) / (unsigned)row.dilation + 1;
   }
   return sum;
 }

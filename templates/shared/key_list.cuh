@@ -71,7 +71,7 @@ DIL_INLINE bool is_walked(int made) {
   bool some = false;
 #pragma unroll 1
   for (int pass = 0; pass < PASSES; pass++)
-    some = some || dil_passes[pass].list == made;
+    some = some || PASS(pass).list == made;
   return some;
 }
 

@@ -50,7 +50,7 @@ DIL_INLINE dil_keys listed_keys(const dil_params &p, const dil_tile &t,
 /* The tile's rows are keys number block * rows and on of its list. */
 DIL_INLINE void take_listed_rows(const dil_params &p, dil_tile &t, int block,
                                  int rows) {
-  int made = dil_passes[p.pass].list, rank = dil_inputs[made].rank;
+  int made = PASS(p.pass).list, rank = dil_inputs[made].rank;
   bool groups = has_group_lists(p, made);
   int heads = groups ? KV_HEADS : HEADS, b = t.b + p.batch;
   long long row = rank > 1 ? t.head / (groups ? LIST_HEADS : 1) : 0;

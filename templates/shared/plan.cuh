@@ -33,6 +33,15 @@ struct dil_input_row {
 };
 #define DIL_FAR 0x7fffffff
 
+/* A row of a table by its number. Where a table has one row, its numbers are known
+ * to the compiler, if the table is PLAN_CONSTANT `__device__ const`. */
+#define BRANCH(b) dil_branches[BRANCHES == 1 ? 0 : (b)]
+#define PASS(p) dil_passes[PASSES == 1 ? 0 : (p)]
+#define PREDICATE(p) dil_predicates[PREDICATES == 1 ? 0 : (p)]
+#ifndef PLAN_CONSTANT
+#define PLAN_CONSTANT __constant__
+#endif
+
 #ifndef DIL_PLAN
 #define DIL_PLAN 1
 #define HEADS 8
@@ -55,11 +64,12 @@ struct dil_input_row {
 #define EACH 0           /* some branch has every phase */
 #define BRANCHES 1
 #define PASSES 1
+#define PREDICATES 1
 #define INPUTS 0         /* of the call, and the tables made of lists */
 #define MADE_TABLES 0    /* of them, tables made of lists */
-__constant__ dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
-__constant__ dil_pass_row dil_passes[PASSES] = {{1ull, 1, -1}};
-__constant__ dil_predicate_row dil_predicates[1] = {
+PLAN_CONSTANT dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
+PLAN_CONSTANT dil_pass_row dil_passes[PASSES] = {{1ull, 1, -1}};
+PLAN_CONSTANT dil_predicate_row dil_predicates[1] = {
     {DIL_FAR, 0, 0, 0, DIL_FAR, -DIL_FAR, DIL_FAR}};
 __constant__ dil_input_row dil_inputs[1] = {{0, 0, 0, 0, 0, 0}};
 __device__ const int dil_phases[BRANCHES * HEADS] = {0};

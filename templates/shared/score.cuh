@@ -62,24 +62,24 @@ DIL_INLINE int column_position(const dil_visit &v, int column) {
 }
 
 DIL_INLINE bool window_holds(int predicate, int t, int j) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return (w.right == DIL_FAR || j - t <= w.right) &&
          (w.left == DIL_FAR || t - j <= w.left) &&
          range_holds(predicate, j, j) && rows_hold(predicate, t, t);
 }
 
 DIL_INLINE bool branch_keeps(int branch, int t, int j, const dil_pair &at) {
-  int predicate = dil_branches[branch].predicate;
+  int predicate = BRANCH(branch).predicate;
   if (predicate < 0) return true;
   return window_holds(predicate, t, j) &&
-         (!dil_predicates[predicate].masked || dil_mask(predicate, t, j, at));
+         (!PREDICATE(predicate).masked || dil_mask(predicate, t, j, at));
 }
 
 /* Returns whether a branch reaches key j from t. It selects the one of them that
  * is a row of the tile. */
 DIL_INLINE bool branch_reaches(int branch, int h, int t, int j,
                                const dil_pair &at) {
-  const dil_branch_row &row = dil_branches[branch];
+  const dil_branch_row &row = BRANCH(branch);
   int inside = HOLDS_KEYS ? t - segment_low(branch, j)
                           : j - segment_low(branch, t);
   if (row.segment && (inside < 0 || inside >= row.segment)) return false;
@@ -132,7 +132,7 @@ DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
               (right == DIL_FAR || last - box.t0 <= right) &&
               (left == DIL_FAR || box.t1 - first <= left);
 #if MASKED
-  if (dil_predicates[predicate].masked) {
+  if (PREDICATE(predicate).masked) {
     dil_range rows = {box.t0, box.t1}, columns = {first, last};
     dil_range kept =
         dil_cover(predicate, HOLDS_KEYS ? columns : rows,
@@ -148,7 +148,7 @@ DIL_INLINE int predicate_cover(const dil_params &p, const dil_tile &tile,
 /* Which of the keys first..last, `step` apart, another branch may reach. */
 DIL_INLINE int rival_reach(const dil_tile &tile, int branch, int first,
                            int last, int step) {
-  const dil_branch_row &row = dil_branches[branch];
+  const dil_branch_row &row = BRANCH(branch);
   int low = segment_low(branch, tile.low), cover = DIL_FULL;
   if (row.segment && (last < low || first - low >= row.segment))
     return DIL_EMPTY;
@@ -178,7 +178,7 @@ DIL_INLINE int cover_of(const dil_params &p, const dil_tile &tile,
         mine ? DIL_FULL : rival_reach(tile, branch, first, last, keys.step);
     if (reach != DIL_EMPTY)
       reach = least(reach, predicate_cover(p, tile, box,
-                                           dil_branches[branch].predicate,
+                                           BRANCH(branch).predicate,
                                            first, last));
     cover = least(cover, mine ? reach : DIL_FULL - reach);
     mine = false;
@@ -206,7 +206,7 @@ DIL_INLINE unsigned columns_below(int end) {
 #if LISTED_COLUMNS
 /* Bits of a tile that nothing but a window and the end of its list cut. */
 DIL_INLINE unsigned listed_bits(const dil_rows &rows, const dil_visit &v) {
-  int predicate = dil_branches[v.keys.branch].predicate;
+  int predicate = BRANCH(v.keys.branch).predicate;
   unsigned bits = 0;
 #pragma unroll 1
   for (int e = 0; e < TILE_KEYS / 2; e++) {
@@ -228,7 +228,7 @@ DIL_INLINE unsigned window_bits(const dil_tile &tile, const dil_rows &rows,
 #if LISTED_COLUMNS
   if (v.keys.list) return listed_bits(rows, v);
 #endif
-  int predicate = dil_branches[v.keys.branch].predicate;
+  int predicate = BRANCH(v.keys.branch).predicate;
   unsigned bits = 0;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -342,7 +342,7 @@ template <int TILES>
 DIL_INLINE void rewrite_scores(const dil_params &p, const dil_tile &tile,
                                const dil_rows &rows, const dil_visit &v,
                                float (&s)[TILES][4]) {
-  int chain = dil_branches[v.keys.branch].chain;
+  int chain = BRANCH(v.keys.branch).chain;
   dil_pair at[2] = {pair_of(p, tile, rows.h[0]), pair_of(p, tile, rows.h[1])};
 #pragma unroll
   for (int e = 0; e < 4 * TILES; e++) {

@@ -6,13 +6,13 @@
 #include "templates/shared/plan.cuh"
 
 DIL_INLINE bool serves(int branch, int head) {
-  return dil_branches[branch].head_first <= head &&
-         head <= dil_branches[branch].head_last;
+  return BRANCH(branch).head_first <= head &&
+         head <= BRANCH(branch).head_last;
 }
 
 /* Returns whether a branch that serves the head selects position t. */
 DIL_INLINE bool selects(int branch, int head, int t) {
-  const dil_branch_row &row = dil_branches[branch];
+  const dil_branch_row &row = BRANCH(branch);
   if (t < 0 && row.segment) return false;
   if (EACH && row.shift >= 0) return true;
   int inside = row.segment ? dil_mod(t, row.segment) : t;

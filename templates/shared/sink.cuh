@@ -9,7 +9,7 @@
  * none. */
 DIL_INLINE unsigned long long sinks_among(int pass) {
   if (COMBINE < 2) return ~0ull;
-  return pass < 0 ? 0 : dil_passes[pass].branches;
+  return pass < 0 ? 0 : PASS(pass).branches;
 }
 
 /* The position of query row n, and what its sinks read. */
@@ -26,7 +26,7 @@ DIL_INLINE dil_pair row_pair(const dil_params &p, int b, int h) {
 DIL_INLINE float row_start(const dil_params &p, int b, int n, int h, int pass) {
   bool alone = p.flags & DIL_ALONE;
   unsigned long long among =
-      alone ? dil_passes[p.pass].branches : sinks_among(pass);
+      alone ? PASS(p.pass).branches : sinks_among(pass);
   if (!SINKS) return DIL_NONE;
   return sink_of(row_pair(p, b, h), row_position(p, b, n), !alone, among);
 }

@@ -15,19 +15,20 @@
 enum {
   DIL_FEW_ROWS = 64,     /* calls with fewer rows have few */
   DIL_FEW_SPLITS = 64,   /* of a K/V head's keys, over all its tiles */
-  DIL_FEW_KEYS = 256     /* of a split, at least */
+  DIL_FEW_BITS = 8,
+  DIL_FEW_KEYS = 1 << DIL_FEW_BITS /* of a split, at least */
 };
 
-/* Keys of a split: max(256, 2^ceil(log2(reach * tiles / 64))). */
-DIL_BOTH long long few_size(long long reach, long long tiles) {
-  long long size = DIL_FEW_KEYS;
-  while (size * DIL_FEW_SPLITS < reach * tiles) size *= 2;
-  return size;
+/* Keys of a split, max(256, 2^ceil(log2(reach * tiles / 64))), as a power of 2. */
+DIL_BOTH int few_bits(long long reach, long long tiles) {
+  int bits = DIL_FEW_BITS;
+  while ((long long)DIL_FEW_SPLITS << bits < reach * tiles) bits++;
+  return bits;
 }
 
 DIL_BOTH int few_splits(long long reach, long long tiles) {
   if (reach < 1) return 1;
-  return (int)((reach - 1) / few_size(reach, tiles)) + 1;
+  return (int)((reach - 1) >> few_bits(reach, tiles)) + 1;
 }
 
 /* The most splits of a row that reaches no more keys than that. */

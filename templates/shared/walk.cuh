@@ -67,31 +67,31 @@ DIL_INLINE int pair_j(int row, int column) { return HOLDS_KEYS ? row : column; }
 
 /* The window of a predicate, as a tile's rows see it. */
 DIL_INLINE int window_left(int predicate) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return HOLDS_KEYS ? w.right : w.left;
 }
 DIL_INLINE int window_right(int predicate) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return HOLDS_KEYS ? w.left : w.right;
 }
 
 /* Returns whether keys low..high may be in the range of a predicate, and
  * whether all are. */
 DIL_INLINE bool range_meets(int predicate, int low, int high) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return high >= w.first && low < w.end;
 }
 DIL_INLINE bool range_holds(int predicate, int low, int high) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return low >= w.first && high < w.end;
 }
 /* The same of its range of rows. */
 DIL_INLINE bool rows_meet(int predicate, int low, int high) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return !ROW_RANGES || (high >= w.row_first && low < w.row_end);
 }
 DIL_INLINE bool rows_hold(int predicate, int low, int high) {
-  const dil_predicate_row &w = dil_predicates[predicate];
+  const dil_predicate_row &w = PREDICATE(predicate);
   return !ROW_RANGES || (low >= w.row_first && high < w.row_end);
 }
 
@@ -101,7 +101,7 @@ typedef unsigned long long dil_set;
 DIL_INLINE int lowest(dil_set x) { return __ffsll((long long)x) - 1; }
 #else
 typedef unsigned dil_set;
-DIL_INLINE int lowest(dil_set x) { return __ffs((int)x) - 1; }
+DIL_INLINE int lowest(dil_set x) { return BRANCHES == 1 ? 0 : __ffs((int)x) - 1; }
 #endif
 
 struct dil_tile {
@@ -134,7 +134,7 @@ DIL_INLINE int passes_of(int head) {
     bool some = false;
 #pragma unroll 1
     for (int b = 0; b < BRANCHES; b++)
-      some = some || (dil_passes[p].branches >> b & 1 && serves(b, head));
+      some = some || (PASS(p).branches >> b & 1 && serves(b, head));
     passes += some;
   }
   return passes;
@@ -144,12 +144,12 @@ DIL_INLINE bool pass_serves(int pass, int head) {
   bool some = false;
 #pragma unroll 1
   for (int b = 0; b < BRANCHES; b++)
-    some = some || (dil_passes[pass].branches >> b & 1 && serves(b, head));
+    some = some || (PASS(pass).branches >> b & 1 && serves(b, head));
   return some;
 }
 
 DIL_INLINE int segment_low(int branch, int t) {
-  int s = dil_branches[branch].segment;
+  int s = BRANCH(branch).segment;
   return s ? floor_to(t, s) : 0;
 }
 
@@ -157,8 +157,8 @@ DIL_INLINE int segment_low(int branch, int t) {
 DIL_INLINE int next_border(int pass, int at, int high) {
 #pragma unroll 1
   for (int b = 0; b < BRANCHES; b++) {
-    int s = dil_branches[b].segment;
-    if (dil_passes[pass].branches >> b & 1 && s)
+    int s = BRANCH(b).segment;
+    if (PASS(pass).branches >> b & 1 && s)
       high = least(high, floor_to(at, s) + s);
   }
   return high;
@@ -194,7 +194,7 @@ DIL_INLINE void find_cell(const dil_params &p, int origin, int end, int cell,
 /* Which branches of the pass select position t of a head. A shard may leave some
  * out. */
 DIL_INLINE dil_set class_of(const dil_params &p, int head, int t) {
-  dil_set branches = 0, all = dil_passes[p.pass].branches;
+  dil_set branches = 0, all = PASS(p.pass).branches;
 #if SHARDS && GRADIENT
   all &= ~(dil_set)p.left_out;
 #endif
@@ -399,10 +399,10 @@ DIL_INLINE long long queries_place(const dil_params &p, int b,
 /* A position whose residue the columns have that a tile's rows see of a branch:
  * that of its phase, or with every phase that of the rows less the shift. */
 DIL_INLINE int column_residue(const dil_tile &t, int branch) {
-  int shift = dil_branches[branch].shift, base = segment_low(branch, t.low);
+  int shift = BRANCH(branch).shift, base = segment_low(branch, t.low);
   if (!EACH || shift < 0) return base + dil_phases[branch * HEADS + t.head];
   int away = HOLDS_KEYS ? shift : -shift;
-  return base + dil_mod(t.low - base + away, dil_branches[branch].dilation);
+  return base + dil_mod(t.low - base + away, BRANCH(branch).dilation);
 }
 
 #if PATCHES
@@ -435,10 +435,10 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
   if (is_patched(p)) return patch_keys(t, branch);
 #endif
 #if LISTED_COLUMNS
-  if (dil_passes[p.pass].list >= 0)
-    return listed_keys(p, t, branch, dil_passes[p.pass].list);
+  if (PASS(p.pass).list >= 0)
+    return listed_keys(p, t, branch, PASS(p.pass).list);
 #endif
-  const dil_branch_row &row = dil_branches[branch];
+  const dil_branch_row &row = BRANCH(branch);
   dil_keys k = {};
   int base = segment_low(branch, t.low);
   int from = HOLDS_KEYS ? t.origin : 0;
@@ -456,7 +456,7 @@ DIL_INLINE dil_keys keys_of(const dil_params &p, const dil_tile &t,
       low = t.low - (long long)left;
     if (right != DIL_FAR && last + right + 1 < high)
       high = last + right + 1;
-    const dil_predicate_row &w = dil_predicates[row.predicate];
+    const dil_predicate_row &w = PREDICATE(row.predicate);
     if (HOLDS_KEYS) {
       if (!range_meets(row.predicate, t.low, (int)last)) high = low;
       if (ROW_RANGES && w.row_first > low) low = w.row_first;
