@@ -9,10 +9,8 @@
  * them, also into the next unit. Planning a visit takes longer than reading its
  * keys, hence a producing warp for each team. The visits of a unit go round the
  * warps of its team, each of which has a running softmax of its own. At the end
- * the team adds them up in a fixed order. Where keys are split, the unit's part
- * stays in memory. The producing warp counts it when it takes the unit's place for
- * another, so that no other warp waits for the memory. The team that counts a tile's
- * last part merges all in the order of the keys.
+ * the team adds them up in a fixed order. Where keys are split, the last unit of a
+ * tile to end merges all in the order of the keys.
  *
  * What a unit holds follows from the batch row's own keys (splits.h): a row has the
  * same bits alone or in a batch. The idea of splits is that of Flash-Decoding
@@ -122,15 +120,6 @@ DIL_INLINE void take_end(const decode_launch &l, unsigned unit, int mine,
   begin_unit(x);
 }
 
-/* The end of a tile whose parts are all there. */
-DIL_INLINE void take_merge(const decode_launch &l, unsigned unit, int mine,
-                           const decode_rows &x) {
-  unsigned slot = slot_of(x.team, unit);
-  write_rows(l, UNIT(slot), x.team, mine, true);
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
-}
-
 DIL_INLINE void consume(const decode_launch &l, int warp) {
   int mine = warp % TEAM_WARPS, turn = 0; /* the warp that takes the next visit */
   query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
@@ -143,9 +132,7 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
     const decode_message &m = MESSAGE(n);
     barrier_wait(MESSAGE_FULL(n), message_turn(count));
     if (m.stops) break;
-    if (m.merges) {
-      take_merge(l, m.unit, mine, x);
-    } else if (!m.visit.some) {
+    if (!m.visit.some) {
       take_end(l, m.unit, mine, x);
       turn = 0;
     } else {

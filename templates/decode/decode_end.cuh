@@ -1,10 +1,11 @@
 /* decode_end.cuh - the end of a unit, by the warps of its team. In: their
  * running states. Out: the tile's rows; or, where its keys are split, the unit's
- * part of them in memory. The team that tells of the tile's last part merges all
- * parts in the order of the keys. */
+ * part of them in memory, which the last unit of the tile to end merges with the
+ * other parts in the order of the keys. */
 #pragma once
 
-/* Of a team: m and l of each warp's rows; sums of the rows, m and l. */
+/* Of a team: m and l of each warp's rows; sums of the rows, m and l; whether the
+ * tile's other units have ended. */
 DIL_INLINE float *peaks_of(int team, int warp) {
   return (float *)(shared + AT_PEAKS) +
          (team * TEAM_WARPS + warp) * TILE_ROWS * 2;
@@ -12,6 +13,7 @@ DIL_INLINE float *peaks_of(int team, int warp) {
 DIL_INLINE float *sums_of(int team, int row) {
   return (float *)(shared + AT_SUMS) + (team * TILE_ROWS + row) * PITCH_END;
 }
+DIL_INLINE int *last_of(int team) { return (int *)(shared + AT_LAST) + 4 * team; }
 #define SUM_PEAK (PITCH_END - 8)
 #define SUM_WEIGHT (PITCH_END - 7)
 
@@ -168,13 +170,21 @@ DIL_INLINE void write_rows(const decode_launch &l,
   });
 }
 
-/* Leaves the unit's part, of which the producing warp will tell. */
-DIL_INLINE void leave_part(const decode_launch &l,
+/* Leaves the unit's part, and returns whether all others are there. */
+DIL_INLINE bool leave_part(const decode_launch &l,
                            const decode_unit_message &u, int team, int mine) {
   const dil_tile &t = u.tile;
   for_rows(l.of, t, team, mine, [&](long long number, float *sums, int, int) {
     write_part(part_of(l, number, t.split), sums);
   });
+  __threadfence();
+  meet_team(team);
+  if (mine == 0 && threadIdx.x % 32 == 0)
+    *last_of(team) =
+        count_up(l.arrived + u.number) == (unsigned)u.splits - 1;
+  meet_team(team);
+  __threadfence();
+  return *last_of(team);
 }
 
 DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
@@ -198,8 +208,7 @@ DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
     }
     meet_team(team);
   }
-  if (u.splits > 1)
-    leave_part(l, u, team, mine);
-  else
-    write_rows(l, u, team, mine, false);
+  bool merges = u.splits > 1;
+  if (merges && !leave_part(l, u, team, mine)) return;
+  write_rows(l, u, team, mine, merges);
 }

@@ -10,9 +10,9 @@ struct decode_cursor {
   int splits;      /* of its keys */
   unsigned upto;   /* units of all rows of the group up to this one */
   unsigned before; /* units of the batch rows before the group */
+  unsigned next;   /* the number of the unit that the team takes next: lane 0 */
+  bool claimed;    /* it is known */
   unsigned unit, message, place; /* the next ones, counted on */
-  unsigned held, turn; /* of the places of units, a bit each: a unit is there that is
-                        * not settled; the phase that its end completes */
 };
 
 /* A unit: its batch row, tile and split. */
@@ -65,6 +65,30 @@ DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
 }
 
 /* ---- copies -------------------------------------------------------------- */
+
+/* Tells of a unit, and copies its queries: rows, which lie apart, a copy each. */
+DIL_INLINE void load_queries(const decode_launch &l, const decode_unit &u,
+                             const dil_tile &t, const decode_cursor &c) {
+  const dil_params &p = l.of;
+  const unsigned slot = slot_of(c.team, c.unit);
+  const int lane = threadIdx.x & 31;
+  if (lane == 0) {
+    barrier_wait(QUERY_EMPTY(slot), slot_turn(c.unit) ^ 1);
+    UNIT(slot) = {t, u.b * l.tiles + u.tile, u.splits};
+    barrier_expect(QUERY_FULL(slot), t.count * p.pack * HEAD_DIM * 2);
+  }
+  __syncwarp();
+  u32 to = shared_address(shared + AT_QUERY) + slot * TILE_ROWS * PITCH_Q;
+#pragma unroll 1
+  for (int row = lane; row < t.count * p.pack; row += 32) {
+    int position, head;
+    find_row(p, t, row, &position, &head);
+    const element *from = (const element *)p.q + t.b * p.q_stride[0] +
+                          row_at(p, t, position) * p.q_stride[1] +
+                          (head - p.head) * p.q_stride[2];
+    load_bytes(to + row * PITCH_Q, from, HEAD_DIM * 2, QUERY_FULL(slot));
+  }
+}
 
 /* The maps of the dilation of some keys. */
 DIL_INLINE int map_of(const decode_launch &l, int dilation) {
@@ -172,7 +196,7 @@ DIL_INLINE void send_visit(const decode_launch &l, const dil_tile &t,
     m.visit = v;
     m.unit = c.unit;
     m.place = c.place;
-    m.merges = m.stops = false;
+    m.stops = false;
 #pragma unroll
     for (int i = 0; i < PART_ROUNDS && !v.full; i++) {
       m.live[i] = SCRATCH.part_live[0][i];
@@ -180,16 +204,6 @@ DIL_INLINE void send_visit(const decode_launch &l, const dil_tile &t,
     }
   }
   c.place += v.some;
-  send_message(c);
-}
-
-DIL_INLINE void send_merge(unsigned unit, decode_cursor &c) {
-  decode_message &m = next_message(c);
-  if ((threadIdx.x & 31) == 0) {
-    m.unit = unit;
-    m.merges = true;
-    m.stops = false;
-  }
   send_message(c);
 }
 
@@ -201,53 +215,9 @@ DIL_INLINE void send_stop(decode_cursor &c) {
 
 /* ---- units --------------------------------------------------------------- */
 
-/* Waits until the unit of a place has ended, and counts its part. The team merges
- * the parts of a tile whose last one that is. */
-DIL_INLINE void settle_unit(const decode_launch &l, unsigned unit, decode_cursor &c) {
-  const unsigned slot = slot_of(c.team, unit), bit = 1u << unit % QUERIES;
-  if (!(c.held & bit)) return;
-  barrier_wait(QUERY_EMPTY(slot), (c.turn & bit) != 0);
-  c.turn ^= bit;
-  c.held ^= bit;
-  const int splits = UNIT(slot).splits;
-  __syncwarp(); /* all have read it, before the next unit is written there */
-  if (splits == 1) return;
-  int before = 0;
-  if ((threadIdx.x & 31) == 0)
-    before = (int)count_in_order(l.arrived + UNIT(slot).number);
-  if (__shfl_sync(0xffffffffu, before, 0) != splits - 1) return;
-  send_merge(unit, c);
-  barrier_wait(QUERY_EMPTY(slot), (c.turn & bit) != 0);
-  c.turn ^= bit;
-}
-
-/* Tells of a unit, and copies its queries: rows, which lie apart, a copy each. */
-DIL_INLINE void load_queries(const decode_launch &l, const decode_unit &u,
-                             const dil_tile &t, decode_cursor &c) {
-  const dil_params &p = l.of;
-  const unsigned slot = slot_of(c.team, c.unit);
-  const int lane = threadIdx.x & 31;
-  settle_unit(l, c.unit, c);
-  c.held |= 1u << c.unit % QUERIES;
-  if (lane == 0) {
-    UNIT(slot) = {t, u.b * l.tiles + u.tile, u.splits};
-    barrier_expect(QUERY_FULL(slot), t.count * p.pack * HEAD_DIM * 2);
-  }
-  __syncwarp();
-  u32 to = shared_address(shared + AT_QUERY) + slot * TILE_ROWS * PITCH_Q;
-#pragma unroll 1
-  for (int row = lane; row < t.count * p.pack; row += 32) {
-    int position, head;
-    find_row(p, t, row, &position, &head);
-    const element *from = (const element *)p.q + t.b * p.q_stride[0] +
-                          row_at(p, t, position) * p.q_stride[1] +
-                          (head - p.head) * p.q_stride[2];
-    load_bytes(to + row * PITCH_Q, from, HEAD_DIM * 2, QUERY_FULL(slot));
-  }
-}
-
-/* A split takes its tiles of keys; the last one takes all that are left. */
-DIL_INLINE void begin_keys(const decode_launch &l, const decode_unit &u,
+/* A split takes its tiles of keys; the last one takes all that are left. Returns how
+ * many a split has. */
+DIL_INLINE int begin_keys(const decode_launch &l, const decode_unit &u,
                            const dil_tile &t) {
   long long reach = few_reach(l.of, t.keys);
   int tiles = (int)((1ll << few_bits(reach, few_tiles(l.of))) / TILE_KEYS);
@@ -260,6 +230,16 @@ DIL_INLINE void begin_keys(const decode_launch &l, const decode_unit &u,
 #endif
   }
   __syncwarp();
+  return tiles;
+}
+
+/* Takes the next unit's number, when the visits of a unit are nearly planned: a unit
+ * that waits behind a long one could run elsewhere. */
+DIL_INLINE void claim_unit(const decode_launch &l, decode_cursor &c) {
+  if (c.claimed) return;
+  if ((threadIdx.x & 31) == 0)
+    c.next = TEAMS * gridDim.x + count_up(l.counters);
+  c.claimed = true;
 }
 
 DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
@@ -271,7 +251,7 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
   if ((threadIdx.x & 31) == 0) SCRATCH.tile = t;
   __syncwarp();
   load_queries(l, u, t, c);
-  begin_keys(l, u, t);
+  int left = begin_keys(l, u, t);
   dil_cursor keys = SCRATCH.cursor;
   dil_visit v;
 #pragma unroll 1
@@ -288,6 +268,7 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
     mark_absent(l, place, v);
 #endif
     send_visit(l, t, v, place, c);
+    if (--left <= 1) claim_unit(l, c);
   } while (v.some);
   c.unit++;
 }
@@ -306,16 +287,13 @@ DIL_INLINE void produce(const decode_launch &l, int team) {
   unsigned item = blockIdx.x + team * gridDim.x;
 #pragma unroll 1
   for (;;) {
-    unsigned next = 0;
-    if ((threadIdx.x & 31) == 0)
-      next = TEAMS * gridDim.x + count_up(l.counters);
     decode_unit u = find_unit(l, c, item);
     if (!u.some) break;
+    c.claimed = false;
     send_unit(l, u, c);
-    item = __shfl_sync(0xffffffffu, next, 0);
+    claim_unit(l, c);
+    item = __shfl_sync(0xffffffffu, c.next, 0);
   }
-#pragma unroll 1
-  for (int i = 0; i < QUERIES; i++) settle_unit(l, c.unit + i, c);
   send_stop(c);
   close_counters(l);
 }

@@ -48,12 +48,12 @@
 #define STAGES_MOST 16 /* of all teams */
 
 /* Shared memory: [stages][queries][units][messages][multiplicities of keys]
- * [scratch of the teams][m and l of the warps][sums of the teams][mbarriers]. A ring
- * of a team lies behind that of the team before. */
+ * [scratch of the teams][m and l of the warps][sums of the teams][flags of the
+ * teams][mbarriers]. A ring of a team lies behind that of the team before. */
 #define REST_BYTES                                                            \
   (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) +                    \
             MESSAGES * (MESSAGE_BYTES + TIMES_BYTES) + SCRATCH_BYTES +        \
-            TEAM_WARPS * TILE_ROWS * 8 + TILE_ROWS * PITCH_END * 4 +          \
+            TEAM_WARPS * TILE_ROWS * 8 + TILE_ROWS * PITCH_END * 4 + 16 +     \
             16 * (MESSAGES + QUERIES)) +                                      \
    16 * STAGES_MOST)
 #define STAGES_FIT ((SHARED_BYTES - REST_BYTES) / STAGE_BYTES)
@@ -69,7 +69,8 @@ static_assert(TEAM_STAGES >= 2, "too few stages fit");
 #define AT_SCRATCH (AT_TIMES + TEAMS * MESSAGES * TIMES_BYTES)
 #define AT_PEAKS (AT_SCRATCH + TEAMS * SCRATCH_BYTES)
 #define AT_SUMS (AT_PEAKS + TEAMS * TEAM_WARPS * TILE_ROWS * 8)
-#define AT_BARRIERS (AT_SUMS + TEAMS * TILE_ROWS * PITCH_END * 4)
+#define AT_LAST (AT_SUMS + TEAMS * TILE_ROWS * PITCH_END * 4)
+#define AT_BARRIERS (AT_LAST + TEAMS * 16)
 #define BARRIERS (2 * (STAGES + TEAMS * (MESSAGES + QUERIES)))
 static_assert(AT_BARRIERS + 8 * BARRIERS <= SHARED_BYTES, "shared memory");
 

@@ -11,13 +11,12 @@ struct decode_unit_message {
 };
 static_assert(sizeof(decode_unit_message) <= UNIT_BYTES, "UNIT_BYTES");
 
-/* One visit of a unit, or its end (no visit), or that its tile's parts are to be
- * merged, or the end of all units. */
+/* One visit of a unit, or its end (no visit), or the end of all units. */
 struct decode_message {
   dil_visit visit;
   unsigned unit;  /* of this team, by number */
   unsigned place; /* the visit's stage, counted on */
-  bool merges, stops;
+  bool stops;
   /* Of parts of 16 rows and 8 keys, as in dil_scratch. */
   unsigned live[PART_ROUNDS], full[PART_ROUNDS];
 };

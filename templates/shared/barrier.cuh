@@ -75,17 +75,6 @@ DEVICE u32 count_up(unsigned *counter) {
   return before;
 }
 
-// The same; what the thread knows to be written stands before it, what it reads later
-// after it, for the whole device.
-DEVICE u32 count_in_order(unsigned *counter) {
-  u32 before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-               : "=r"(before)
-               : "l"(counter)
-               : "memory");
-  return before;
-}
-
 // Four floats that another block may have written, past the first cache.
 DEVICE float4 load_fresh(const float *from) {
   float4 x;

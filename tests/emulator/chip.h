@@ -360,9 +360,6 @@ static inline void ptx_nanosleep_u32(unsigned) { chip_pause(); }
 PTX ptx_atom_global_add_u32(D &d, unsigned long long at, unsigned x) {
   d = chip_global_add((void *)at, x);
 }
-PTX ptx_atom_acq_rel_gpu_global_add_u32(D &d, unsigned long long at, unsigned x) {
-  d = chip_global_add((void *)at, x);
-}
 #define PTX_LDMATRIX(suffix, turned)                                          \
   template <class D>                                                          \
   static inline void ptx_ldmatrix_sync_aligned_m8n8_x4_##suffix##shared_b16(  \
