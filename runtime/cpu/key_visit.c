@@ -175,7 +175,9 @@ static void branch_groups_copy(branch_groups *to, const branch_groups *from) {
   to->last = from->last;
   to->t0 = from->t0;
   to->t1 = from->t1;
-  memcpy(to->of, from->of, (size_t)from->count * sizeof *from->of);
+  to->of[0] = from->of[0]; /* mostly the only one, and a call costs more */
+  if (from->count > 1)
+    memcpy(to->of, from->of, (size_t)from->count * sizeof *from->of);
 }
 
 /* The query tiles that the covers are for. Positions of a group ascend. */

@@ -12,6 +12,7 @@
  * with division at the end, as in FlashAttention-2 (Dao 2023, arXiv
  * 2307.08691). */
 #include "patch_tile.h"
+#include "runtime/arch.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/rowset/walk.h"
 #include <math.h>
@@ -145,30 +146,33 @@ static void tile_load_queries(tile_worker *wk, int64_t b) {
   }
 }
 
-/* The state that an earlier pass left of a row. */
-static void tile_resume_row(tile_worker *wk, int64_t b, int32_t lane) {
+/* The states that an earlier pass left of the rows of a tile. */
+static void tile_resume_rows(tile_worker *wk, int64_t b) {
   int32_t lanes = wk->code->lanes, width = wk->run->table->value_dim;
-  int64_t n = cpu_run_row(wk->run, b, wk->q->t[lane]);
-  const float *row =
-      (const float *)cpu_run_output(wk->run, b, n, wk->walk.head);
-  state_begin(*cpu_run_lse(wk->run, b, n, wk->walk.head), &wk->q->m[lane],
-              &wk->q->l[lane]);
-  if (wk->q->l[lane] == 0) return;
-  for (int32_t d = 0; d < width; d++) wk->q->o[d * lanes + lane] = row[d];
+  const float *rows[DIL_LANES_MAX];
+  memset(wk->spare, 0, (size_t)width * sizeof(float)); /* of rows without keys */
+  for (int32_t lane = 0; lane < lanes; lane++) {
+    int64_t n = cpu_run_row(wk->run, b, wk->q->t[lane]);
+    const void *row = cpu_run_output(wk->run, b, n, wk->walk.head);
+    state_begin(*cpu_run_lse(wk->run, b, n, wk->walk.head), &wk->q->m[lane],
+                &wk->q->l[lane]);
+    rows[lane] = wk->q->l[lane] == 0 ? wk->spare : row;
+  }
+  dil_host_arch.words_to_lanes(rows, width, lanes, wk->q->o);
 }
 
 /* The sinks of rows that these branches select, or the state that an earlier
  * pass left. */
 static void tile_load_state(tile_worker *wk, uint64_t branches, int64_t b) {
   int32_t lanes = wk->code->lanes, width = wk->run->table->value_dim;
-  memset(wk->q->o, 0, (size_t)(width * lanes) * sizeof(float));
   if (wk->run->drop)
     wk->code->dropout_words(wk->q->t, lanes, DIL_DROPOUT_ROW, &wk->env.env,
                             wk->q->words);
   if (wk->finish == FINISH_RESUME) {
-    for (int32_t lane = 0; lane < lanes; lane++) tile_resume_row(wk, b, lane);
+    tile_resume_rows(wk, b);
     return;
   }
+  memset(wk->q->o, 0, (size_t)(width * lanes) * sizeof(float));
   cpu_run_sinks(wk->run, &wk->env.env, branches, wk->q->t, lanes, wk->mx);
   for (int32_t lane = 0; lane < lanes; lane++)
     state_begin(wk->mx[lane], &wk->q->m[lane], &wk->q->l[lane]);
