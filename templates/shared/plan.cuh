@@ -33,14 +33,18 @@ struct dil_input_row {
 };
 #define DIL_FAR 0x7fffffff
 
-/* A row of a table by its number. Where a table has one row, its numbers are known
- * to the compiler, if the table is PLAN_CONSTANT `__device__ const`. */
-#define BRANCH(b) dil_branches[BRANCHES == 1 ? 0 : (b)]
-#define PASS(p) dil_passes[PASSES == 1 ? 0 : (p)]
-#define PREDICATE(p) dil_predicates[PREDICATES == 1 ? 0 : (p)]
-#ifndef PLAN_CONSTANT
-#define PLAN_CONSTANT __constant__
+/* A row of a table by its number. With PLAN_KNOWN, which a kernel of one branch may
+ * define, the compiler knows the numbers of tables that have one row. */
+#ifdef PLAN_KNOWN
+#define PLAN_TABLE __device__ const
+#define PLAN_ROW(count, i) ((count) == 1 ? 0 : (i))
+#else
+#define PLAN_TABLE __constant__
+#define PLAN_ROW(count, i) (i)
 #endif
+#define BRANCH(b) dil_branches[PLAN_ROW(BRANCHES, b)]
+#define PASS(p) dil_passes[PLAN_ROW(PASSES, p)]
+#define PREDICATE(p) dil_predicates[PLAN_ROW(PREDICATES, p)]
 
 #ifndef DIL_PLAN
 #define DIL_PLAN 1
@@ -67,9 +71,9 @@ struct dil_input_row {
 #define PREDICATES 1
 #define INPUTS 0         /* of the call, and the tables made of lists */
 #define MADE_TABLES 0    /* of them, tables made of lists */
-PLAN_CONSTANT dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
-PLAN_CONSTANT dil_pass_row dil_passes[PASSES] = {{1ull, 1, -1}};
-PLAN_CONSTANT dil_predicate_row dil_predicates[1] = {
+PLAN_TABLE dil_branch_row dil_branches[BRANCHES] = {{0, 1, 0, 7, 0, 0, -1}};
+PLAN_TABLE dil_pass_row dil_passes[PASSES] = {{1ull, 1, -1}};
+PLAN_TABLE dil_predicate_row dil_predicates[1] = {
     {DIL_FAR, 0, 0, 0, DIL_FAR, -DIL_FAR, DIL_FAR}};
 __constant__ dil_input_row dil_inputs[1] = {{0, 0, 0, 0, 0, 0}};
 __device__ const int dil_phases[BRANCHES * HEADS] = {0};

@@ -101,7 +101,7 @@ typedef unsigned long long dil_set;
 DIL_INLINE int lowest(dil_set x) { return __ffsll((long long)x) - 1; }
 #else
 typedef unsigned dil_set;
-DIL_INLINE int lowest(dil_set x) { return BRANCHES == 1 ? 0 : __ffs((int)x) - 1; }
+DIL_INLINE int lowest(dil_set x) { return PLAN_ROW(BRANCHES, __ffs((int)x) - 1); }
 #endif
 
 struct dil_tile {

@@ -51,7 +51,7 @@ static bool decode_write(const gpu_request *r, int32_t variant,
   snprintf(code->variant, sizeof code->variant, "decode %s %dx%d d%d",
            dil_dtype_name(t->dtype), ROWS, code->tile_keys, t->head_dim);
   if (t->branch_count == 1)
-    put(text, "#define PLAN_CONSTANT __device__ const\n");
+    put(text, "#define PLAN_KNOWN 1\n");
   put_tables(text, r->common.plan);
   put(text, "#undef DROPOUT\n#define DROPOUT 0\n");
   put_expressions(text, r->common.plan);

@@ -69,7 +69,7 @@ static void put_sizes(source_text *s, const plan *p) {
 }
 
 static void put_branches(source_text *s, const dil_table *t) {
-  put(s, "PLAN_CONSTANT dil_branch_row dil_branches[BRANCHES] = {\n");
+  put(s, "PLAN_TABLE dil_branch_row dil_branches[BRANCHES] = {\n");
   for (int32_t b = 0; b < t->branch_count; b++) {
     const dil_branch *row = &t->branches[b];
     put(s, "  {%lld, %lld, %d, %d, %d, %d, %lld},\n",
@@ -88,7 +88,7 @@ static void put_branches(source_text *s, const dil_table *t) {
 }
 
 static void put_passes(source_text *s, const dil_table *t) {
-  put(s, "PLAN_CONSTANT dil_pass_row dil_passes[PASSES] = {\n");
+  put(s, "PLAN_TABLE dil_pass_row dil_passes[PASSES] = {\n");
   for (int32_t i = 0; i < t->pass_count; i++)
     put(s, "  {0x%llxull, %lld, %d},\n",
         (unsigned long long)t->passes[i].branches,
@@ -116,7 +116,7 @@ static int64_t bound(int64_t x) { return x < INT32_MAX ? x : INT32_MAX; }
 static int64_t row_bound(int64_t x) { return x > 0 ? bound(x) : -INT32_MAX; }
 
 static void put_predicates(source_text *s, const dil_table *t) {
-  put(s, "PLAN_CONSTANT dil_predicate_row dil_predicates[%d] = {\n",
+  put(s, "PLAN_TABLE dil_predicate_row dil_predicates[%d] = {\n",
       t->predicate_count ? t->predicate_count : 1);
   for (int32_t i = 0; i < t->predicate_count; i++)
     put(s, "  {%lld, %lld, %d, %lld, %lld, %lld, %lld},\n",
