@@ -1,8 +1,8 @@
 #!/bin/sh
-# gpu_decode.sh - calls with few rows on a GPU of sm_90: what they compute, then four
-# times. In: BUILD (its bundle of `make gpu-bundle` where there is one). Out: ok /
-# not ok lines; a line of milliseconds and of TB/s for each of the four calls,
-# beside the time that it shall reach.
+# gpu_decode.sh - calls with few rows on a GPU of sm_90: what they compute, whether two
+# calls in turn keep their bits, then four times. In: BUILD (its bundle of `make
+# gpu-bundle` where there is one). Out: ok / not ok lines; a line of milliseconds and of
+# TB/s for each of the four calls, beside the time that it shall reach.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
 BUILD=${BUILD:-build}
@@ -31,6 +31,14 @@ suites() {
   [ $bad -ne 0 ] || echo "ok decode"
 }
 
+# Two calls in turn, where there is PyTorch.
+turns() {
+  if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    DIL_LIBRARY=$BUILD/libdil.so.2 PYTHONPATH=examples/python \
+      timeout 120 python3 -W ignore tests/gpu/decode_turns.py || bad=1
+  else echo "ok skipped: python3 has no PyTorch for this GPU"; fi
+}
+
 # The bytes of k and v are read once: elements of two bytes.
 row() { # heads, heads of keys, head_dim, batch, keys, milliseconds to reach
   cat >"$TMP/row.dil" <<END
@@ -46,6 +54,7 @@ END
 }
 
 suites
+turns
 row 32 8 128 1 131072 0.145
 row 32 8 128 8 8192 0.072
 row 32 8 128 64 32768 2.15
