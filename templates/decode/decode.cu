@@ -105,6 +105,7 @@ DIL_INLINE void take_visit(const dil_params &p, const decode_message &m,
     make_weights(p, UNIT(slot).tile, m, TIMES(n), r, s[r], x.state[r], x.o[r]);
   if (!m.visit.full && has_bad_values(stage)) take_bad_rows(stage, s, x.o);
   add_values(stage, s, x.o);
+  proxy_fence(); /* without it the arrival overtakes the last reads of the stage */
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(STAGE_EMPTY(stage));
 }

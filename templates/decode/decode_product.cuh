@@ -158,6 +158,5 @@ DIL_INLINE void take_bad_rows(unsigned stage,
     __syncwarp();
     if (some) *at = make_uint4(0, 0, 0, 0);
   }
-  proxy_fence(); /* the next copy writes there, too */
   __syncwarp();
 }
