@@ -20,7 +20,7 @@
 _Static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES &&
                    offsetof(decode_launch, of) == 4096 &&
                    offsetof(decode_launch, dilation) == 5896 &&
-                   offsetof(decode_launch, counters) == 5944,
+                   offsetof(decode_launch, counters) == 5952,
                "templates/decode/decode.cu has another decode_launch");
 
 /* ---- the cache between launches ------------------------------------------ */
@@ -144,23 +144,35 @@ static dil_status decode_clear(const cuda_run *r, decode_launch *l) {
                     "clear the counters of splits");
 }
 
+/* How many splits a unit has, as a power of two. Where each team has many, they share
+ * a plan and an end. Bits of results do not depend on it. */
+static int32_t decode_unit_bits(int64_t splits, int64_t teams, int64_t most) {
+  enum { ROUNDS = 6, BITS = 3 };
+  int32_t bits = 0;
+  while (bits < BITS && 1 << bits < most &&
+         splits >> (bits + 1) >= teams * ROUNDS)
+    bits++;
+  return bits;
+}
+
 static dil_status decode_launch_pass(const cuda_run *r, int32_t pass,
                                      const cuda_code *code) {
   decode_launch l = {0};
   cuda_counter counter;
   cuda_counters *counters = r->device->counters;
   decode_fill_sizes(r, pass, code, &l);
-  int64_t units = r->B * l.tiles * l.splits;
-  if (units > INT32_MAX)
+  int64_t splits = r->B * l.tiles * l.splits;
+  if (splits > INT32_MAX)
     return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
+  int64_t blocks = minimum(splits, r->device->facts.processors);
+  int64_t teams = blocks * code->about.threads / (32 * (1 + DECODE_TEAM_WARPS));
+  l.unit_bits = decode_unit_bits(splits, teams, l.splits);
   dil_status status = decode_fill_maps(r, pass, code, &l);
   if (!status) status = decode_clear(r, &l);
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
-  status = cuda_launch(r, code, 0,
-                       minimum(units, r->device->facts.processors),
-                       code->about.threads, code->about.shared, &l);
+  status = cuda_launch(r, code, 0, blocks, code->about.threads, code->about.shared, &l);
   return counters_give(counters, r->stream, &counter, status);
 }
 

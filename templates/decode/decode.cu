@@ -1,18 +1,18 @@
 /* decode.cu - the kernel for few rows of sm_90: decoding with a cache of keys. Its
  * time is that of reading K and V once, so that all it does serves the copies.
  *
- * A *unit* is a tile of up to 16 rows and one split of its keys. The rows of a
- * group of query heads share a tile. A block has a few teams of warps, which take
- * units by counting, as long as there are any. The producing warp of a team plans
- * the keys of a unit as general.cu does (general_visit.cuh), copies them into the
- * team's ring of stages and tells the other warps by messages. It runs ahead of
- * them, also into the next unit. Planning a visit takes longer than reading its
- * keys, hence a producing warp for each team. The visits of a unit go round the
- * warps of its team, each of which has a running softmax of its own. At the end
- * the team adds them up in a fixed order. Where keys are split, the last unit of a
- * tile to end merges all in the order of the keys.
+ * A *unit* is a tile of up to 16 rows and a few splits of its keys, one after the
+ * other. The rows of a group of query heads share a tile. A block has a few teams
+ * of warps, which take units by counting, as long as there are any. The producing
+ * warp of a team plans the keys of a unit as general.cu does (general_visit.cuh),
+ * copies them into the team's ring of stages and tells the other warps by messages.
+ * It runs ahead of them, also into the next unit. Planning a visit takes longer than
+ * reading its keys, hence a producing warp for each team. The visits of a split go
+ * round the warps of its team, each of which has a running softmax of its own. At
+ * the end of a split the team adds them up in a fixed order. Where keys are split,
+ * the last unit of a tile to end merges all in the order of the keys.
  *
- * What a unit holds follows from the batch row's own keys (splits.h): a row has the
+ * What a split holds follows from the batch row's own keys (splits.h): a row has the
  * same bits alone or in a batch. The idea of splits is that of Flash-Decoding
  * (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). */
 #include "templates/shared/plan.cuh"
@@ -36,7 +36,7 @@ static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES,
               "the run time has another decode_launch");
 static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
 
-/* What a warp has of a unit. */
+/* What a warp has of a split. */
 struct decode_rows {
   int team;
   dil_state state[ROW_GROUPS];
@@ -44,7 +44,7 @@ struct decode_rows {
   bool begun; /* it has taken a visit */
 };
 
-DIL_INLINE void begin_unit(decode_rows &x) {
+DIL_INLINE void begin_split(decode_rows &x) {
 #pragma unroll
   for (int r = 0; r < ROW_GROUPS; r++) {
 #pragma unroll
@@ -110,15 +110,15 @@ DIL_INLINE void take_visit(const dil_params &p, const decode_message &m,
   if (threadIdx.x % 32 == 0) barrier_arrive(STAGE_EMPTY(stage));
 }
 
-/* The end of a unit, after which its queries may be written over. */
-DIL_INLINE void take_end(const decode_launch &l, unsigned unit, int mine,
+/* The end of a split. Behind a unit's last one its queries may be written over. */
+DIL_INLINE void take_end(const decode_launch &l, const decode_message &m, int mine,
                          decode_rows &x) {
-  unsigned slot = slot_of(x.team, unit);
-  barrier_wait(QUERY_FULL(slot), slot_turn(unit));
-  end_unit(l, UNIT(slot), x.team, mine, x.begun, x.state, x.o);
+  unsigned slot = slot_of(x.team, m.unit);
+  barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
+  end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.begun, x.state, x.o);
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
-  begin_unit(x);
+  if (m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
+  begin_split(x);
 }
 
 DIL_INLINE void consume(const decode_launch &l, int warp) {
@@ -126,7 +126,7 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
   query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
   decode_rows x;
   x.team = warp / TEAM_WARPS;
-  begin_unit(x);
+  begin_split(x);
 #pragma unroll 1
   for (unsigned count = 0;; count++) {
     unsigned n = message_of(x.team, count);
@@ -134,7 +134,7 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
     barrier_wait(MESSAGE_FULL(n), message_turn(count));
     if (m.stops) break;
     if (!m.visit.some) {
-      take_end(l, m.unit, mine, x);
+      take_end(l, m, mine, x);
       turn = 0;
     } else {
       if (turn == mine) take_visit(l.of, m, n, fragments, x);

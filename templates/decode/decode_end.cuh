@@ -1,7 +1,7 @@
-/* decode_end.cuh - the end of a unit, by the warps of its team. In: their
- * running states. Out: the tile's rows; or, where its keys are split, the unit's
- * part of them in memory, which the last unit of the tile to end merges with the
- * other parts in the order of the keys. */
+/* decode_end.cuh - the end of a split, by the warps of its team. In: their
+ * running states. Out: the tile's rows; or, where its keys are split, the split's
+ * part of them in memory. The last unit of the tile to end merges the parts in the
+ * order of the keys. */
 #pragma once
 
 /* Of a team: m and l of each warp's rows; sums of the rows, m and l; whether the
@@ -123,19 +123,18 @@ DIL_INLINE void merge_parts(const float *part, int splits, float *sums) {
 #pragma unroll 1
   for (int first = 0; first < VALUE_DIM; first += 128) {
     int d = first + 4 * lane;
-    bool some = d < VALUE_DIM;
+    const float *from = part + 4 + least(d, PITCH_PART - 8); /* whatever d is */
     float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
+#pragma unroll 16
     for (int s = 0; s < splits; s++) {
       float w = __shfl_sync(0xffffffffu, s < 32 ? x.w[0] : x.w[1], s & 31);
-      float4 y = some ? load_fresh(part + s * PITCH_PART + 4 + d)
-                      : make_float4(0, 0, 0, 0);
+      float4 y = load_fresh(from + s * PITCH_PART);
       sum.x += w * y.x;
       sum.y += w * y.y;
       sum.z += w * y.z;
       sum.w += w * y.w;
     }
-    if (some) *(float4 *)(sums + d) = sum;
+    if (d < VALUE_DIM) *(float4 *)(sums + d) = sum;
   }
   if (lane == 0) sums[SUM_PEAK] = x.top;
   if (lane == 0) sums[SUM_WEIGHT] = x.l;
@@ -170,25 +169,23 @@ DIL_INLINE void write_rows(const decode_launch &l,
   });
 }
 
-/* Leaves the unit's part, and returns whether all others are there. */
-DIL_INLINE bool leave_part(const decode_launch &l,
-                           const decode_unit_message &u, int team, int mine) {
-  const dil_tile &t = u.tile;
-  for_rows(l.of, t, team, mine, [&](long long number, float *sums, int, int) {
-    write_part(part_of(l, number, t.split), sums);
-  });
+/* Counts the parts that the team left, and returns whether all of the tile are
+ * there. */
+DIL_INLINE bool count_parts(const decode_launch &l, const decode_unit_message &u,
+                            int team, int mine) {
   __threadfence();
   meet_team(team);
   if (mine == 0 && threadIdx.x % 32 == 0)
-    *last_of(team) =
-        count_up(l.arrived + u.number) == (unsigned)u.splits - 1;
+    *last_of(team) = count_up(l.arrived + u.number, (unsigned)u.count) +
+                         (unsigned)u.count == (unsigned)u.splits;
   meet_team(team);
   __threadfence();
   return *last_of(team);
 }
 
-DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
-                         int team, int mine, bool begun,
+/* The end of split number `split`; the unit ends with its `last` one. */
+DIL_INLINE void end_split(const decode_launch &l, const decode_unit_message &u,
+                         int split, bool last, int team, int mine, bool begun,
                          const dil_state (&state)[ROW_GROUPS],
                          const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
   const int lane = threadIdx.x & 31;
@@ -209,6 +206,12 @@ DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
     meet_team(team);
   }
   bool merges = u.splits > 1;
-  if (merges && !leave_part(l, u, team, mine)) return;
+  if (merges) {
+    for_rows(l.of, u.tile, team, mine,
+             [&](long long number, float *sums, int, int) {
+               write_part(part_of(l, number, split), sums);
+             });
+    if (!last || !count_parts(l, u, team, mine)) return;
+  }
   write_rows(l, u, team, mine, merges);
 }

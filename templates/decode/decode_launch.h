@@ -7,6 +7,7 @@
 #include "templates/shared/splits.h"
 
 enum { DECODE_LAUNCH_BYTES = 6016 }; /* C and CUDA C both check it */
+enum { DECODE_TEAM_WARPS = 2 };      /* beside the producing one */
 
 typedef struct decode_launch {
   hopper_maps k, v;        /* by dilation */
@@ -17,6 +18,7 @@ typedef struct decode_launch {
   int again;               /* several tiles read the same keys */
   int box;                 /* keys of one copy, a power of two: a tile's, or those of
                             * a page if they are fewer */
+  int unit_bits;           /* a unit has that power of two of splits, or what is left */
   unsigned *counters;      /* units taken, blocks that have ended; both 0 */
   unsigned *arrived;       /* [batches][tiles] splits that have ended; all 0 */
 } decode_launch;

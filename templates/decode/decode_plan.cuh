@@ -15,10 +15,10 @@ struct decode_cursor {
   unsigned unit, message, place; /* the next ones, counted on */
 };
 
-/* A unit: its batch row, tile and split. */
+/* A unit: its batch row, tile, first split, how many, and how many its tile has. */
 struct decode_unit {
   bool some;
-  int b, tile, split, splits;
+  int b, tile, split, count, splits;
 };
 
 DIL_INLINE int unit_splits(const decode_launch &l, int b) {
@@ -26,11 +26,16 @@ DIL_INLINE int unit_splits(const decode_launch &l, int b) {
   return few_splits(few_reach(p, batch_keys(p, b)), few_tiles(p));
 }
 
+/* The units of each tile of a batch row with so many splits. */
+DIL_INLINE int tile_units(const decode_launch &l, int splits) {
+  return (splits - 1 >> l.unit_bits) + 1;
+}
+
 /* Counts the units of the 32 batch rows of a group. */
 DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
   const int lane = threadIdx.x & 31, b = c.group + lane;
   c.splits = b < l.of.batches ? unit_splits(l, b) : 0;
-  c.upto = (unsigned)(c.splits * l.tiles);
+  c.upto = (unsigned)(tile_units(l, c.splits) * l.tiles);
 #pragma unroll
   for (int away = 1; away < 32; away *= 2) {
     unsigned other = __shfl_sync(0xffffffffu, c.upto, lane - away & 31);
@@ -40,7 +45,7 @@ DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
 }
 
 /* Unit number `item` of the launch; numbers only rise. A batch row has all tiles
- * of its first split, then all of the second one, so that blocks that run side by
+ * of its first splits, then all of the next ones, so that blocks that run side by
  * side read heads whose keys lie side by side. */
 DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
                                  unsigned item) {
@@ -55,13 +60,14 @@ DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
       continue;
     }
     int owner = __ffs((int)holds) - 1;
-    unsigned first = c.before + c.upto - (unsigned)(c.splits * l.tiles);
-    unsigned inside = item - __shfl_sync(0xffffffffu, first, owner);
-    int tile = take_digit(inside, l.tiles);
-    return {true, c.group + owner, tile, (int)inside,
-            __shfl_sync(0xffffffffu, c.splits, owner)};
+    int splits = __shfl_sync(0xffffffffu, c.splits, owner);
+    unsigned upto = __shfl_sync(0xffffffffu, c.upto, owner);
+    unsigned inside = item - c.before - upto + tile_units(l, splits) * l.tiles;
+    int tile = take_digit(inside, l.tiles), first = (int)inside << l.unit_bits;
+    return {true, c.group + owner, tile, first,
+            least(1 << l.unit_bits, splits - first), splits};
   }
-  return {false, 0, 0, 0, 0};
+  return {false, 0, 0, 0, 0, 0};
 }
 
 /* ---- copies -------------------------------------------------------------- */
@@ -74,7 +80,7 @@ DIL_INLINE void load_queries(const decode_launch &l, const decode_unit &u,
   const int lane = threadIdx.x & 31;
   if (lane == 0) {
     barrier_wait(QUERY_EMPTY(slot), slot_turn(c.unit) ^ 1);
-    UNIT(slot) = {t, u.b * l.tiles + u.tile, u.splits};
+    UNIT(slot) = {t, u.b * l.tiles + u.tile, u.splits, u.count};
     barrier_expect(QUERY_FULL(slot), t.count * p.pack * HEAD_DIM * 2);
   }
   __syncwarp();
@@ -183,15 +189,15 @@ DIL_INLINE void send_message(decode_cursor &c) {
   c.message++;
 }
 
-/* Tells of a visit, and starts its copies; without one tells of the unit's end. */
+/* Tells of a visit, and starts its copies. */
 DIL_INLINE void send_visit(const decode_launch &l, const dil_tile &t,
                            const dil_visit &v, int place, decode_cursor &c) {
   decode_message &m = next_message(c);
 #if MULTIPLICITY
-  if (v.some && v.merged)
+  if (v.merged)
     write_times(v, TIMES(message_of(c.team, c.message)));
 #endif
-  if (v.some) load_visit(l, t, v, place, c);
+  load_visit(l, t, v, place, c);
   if ((threadIdx.x & 31) == 0) {
     m.visit = v;
     m.unit = c.unit;
@@ -203,7 +209,20 @@ DIL_INLINE void send_visit(const decode_launch &l, const dil_tile &t,
       m.full[i] = SCRATCH.part_full[0][i];
     }
   }
-  c.place += v.some;
+  c.place++;
+  send_message(c);
+}
+
+/* Tells that a split has no more visits, nor has its unit where it is its `last`. */
+DIL_INLINE void send_end(int split, bool last, decode_cursor &c) {
+  decode_message &m = next_message(c);
+  if ((threadIdx.x & 31) == 0) {
+    m.visit.some = false;
+    m.unit = c.unit;
+    m.split = split;
+    m.last = last;
+    m.stops = false;
+  }
   send_message(c);
 }
 
@@ -216,21 +235,26 @@ DIL_INLINE void send_stop(decode_cursor &c) {
 /* ---- units --------------------------------------------------------------- */
 
 /* A split takes its tiles of keys; the last one takes all that are left. Returns how
- * many a split has. */
+ * many a split has, as a power of two. */
 DIL_INLINE int begin_keys(const decode_launch &l, const decode_unit &u,
                            const dil_tile &t) {
   long long reach = few_reach(l.of, t.keys);
-  int tiles = (int)((1ll << few_bits(reach, few_tiles(l.of))) / TILE_KEYS);
+  int bits = few_bits(reach, few_tiles(l.of)) - (__ffs(TILE_KEYS) - 1);
   begin_cursor(l.of, t);
   if ((threadIdx.x & 31) == 0) {
-    SCRATCH.cursor.skip = u.split * tiles;
-    if (u.split < u.splits - 1) SCRATCH.cursor.take = tiles;
+    SCRATCH.cursor.skip = u.split << bits;
+    if (u.split + u.count < u.splits) SCRATCH.cursor.take = u.count << bits;
 #if ALIGNED_KEYS
     SCRATCH.cursor.align = is_paged(l.of) ? l.box : 1;
 #endif
   }
   __syncwarp();
-  return tiles;
+  return bits;
+}
+
+/* The tiles from a visit's on that the unit's splits have. */
+DIL_INLINE int tiles_left(const dil_cursor &keys, const dil_visit &v) {
+  return keys.take + (keys.stop - v.n) / TILE_KEYS;
 }
 
 /* Takes the next unit's number, when the visits of a unit are nearly planned: a unit
@@ -247,17 +271,22 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
   const dil_params &p = l.of;
   dil_tile t = find_tile(p, (unsigned)(u.b * l.tiles + u.tile), TILE_ROWS);
   if (!t.count) return;
-  t.split = u.split;
   if ((threadIdx.x & 31) == 0) SCRATCH.tile = t;
   __syncwarp();
   load_queries(l, u, t, c);
-  int left = begin_keys(l, u, t);
+  const int bits = begin_keys(l, u, t), last = u.split + u.count - 1;
+  int split = u.split, due = u.count << bits;
   dil_cursor keys = SCRATCH.cursor;
+  const int all = keys.take;
   dil_visit v;
 #pragma unroll 1
-  do {
+  for (;;) {
     find_visit(p, SCRATCH.tile, keys, v, 0);
     __syncwarp();
+    if (!v.some) break;
+    int now = u.split + (all - tiles_left(keys, v) >> bits);
+#pragma unroll 1
+    while (split < now && split < last) send_end(split++, false, c);
     if ((threadIdx.x & 31) == 0) SCRATCH.visit[1].table = v.table;
     if (HIDING && v.full) { /* a weight of 0 must not meet NaN */
       v.full = false;
@@ -268,8 +297,10 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
     mark_absent(l, place, v);
 #endif
     send_visit(l, t, v, place, c);
-    if (--left <= 1) claim_unit(l, c);
-  } while (v.some);
+    if (--due <= 1) claim_unit(l, c);
+  }
+#pragma unroll 1
+  for (; split <= last; split++) send_end(split, split == last, c);
   c.unit++;
 }
 

@@ -16,7 +16,7 @@
 #ifndef TEAMS
 #define TEAMS 4
 #endif
-#define TEAM_WARPS 2
+#define TEAM_WARPS DECODE_TEAM_WARPS
 #define THREADS (32 * TEAMS * (1 + TEAM_WARPS))
 #define TILE_ROWS (16 * ROW_GROUPS)
 #define PART_ROUNDS ((ROW_GROUPS + 3) / 4)
@@ -42,7 +42,7 @@
 #define PITCH_END ((VALUE_DIM + 31) / 32 * 32 + 8) /* floats: sums, m, l */
 #define PITCH_PART ((VALUE_DIM + 3) / 4 * 4 + 4)   /* floats: m, l, 0, 0, sums */
 
-#define MESSAGE_BYTES ((80 + 8 * PART_ROUNDS + 15) / 16 * 16)
+#define MESSAGE_BYTES ((88 + 8 * PART_ROUNDS + 15) / 16 * 16)
 #define TIMES_BYTES (MULTIPLICITY * TILE_KEYS * 4)
 #define UNIT_BYTES 96
 #define STAGES_MOST 16 /* of all teams */

@@ -8,14 +8,18 @@ struct decode_unit_message {
   dil_tile tile;
   int number; /* of the tile: its counter of splits that have ended */
   int splits; /* of the tile */
+  int count;  /* of them, those of the unit */
 };
 static_assert(sizeof(decode_unit_message) <= UNIT_BYTES, "UNIT_BYTES");
 
-/* One visit of a unit, or its end (no visit), or the end of all units. */
+/* One visit of a unit, or the end of one of its splits (no visit), or the end of all
+ * units. */
 struct decode_message {
   dil_visit visit;
   unsigned unit;  /* of this team, by number */
   unsigned place; /* the visit's stage, counted on */
+  int split;      /* that ends */
+  bool last;      /* the unit ends with it */
   bool stops;
   /* Of parts of 16 rows and 8 keys, as in dil_scratch. */
   unsigned live[PART_ROUNDS], full[PART_ROUNDS];

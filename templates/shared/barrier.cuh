@@ -61,16 +61,18 @@ DEVICE void load_bytes(u32 to, const void *from, u32 bytes, u32 barrier) {
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Makes earlier plain writes to shared memory visible to TMA and wgmma.
+// Makes earlier plain writes to shared memory visible to TMA and wgmma. Plain reads of
+// what TMA copied end here, too: without it an arrival behind them may overtake them.
 DEVICE void proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-DEVICE u32 count_up(unsigned *counter) {
+// Adds to a counter, and returns what it was.
+DEVICE u32 count_up(unsigned *counter, unsigned by = 1) {
   u32 before;
-  asm volatile("atom.global.add.u32 %0, [%1], 1;"
+  asm volatile("atom.global.add.u32 %0, [%1], %2;"
                : "=r"(before)
-               : "l"(counter)
+               : "l"(counter), "r"(by)
                : "memory");
   return before;
 }
