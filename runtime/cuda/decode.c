@@ -106,6 +106,7 @@ static dil_status decode_fill_maps(const cuda_run *r, int32_t pass,
   pthread_mutex_lock(&m->lock);
   for (int32_t i = 0; i < 2 && !status; i++) {
     views[i].pass = pass;
+    views[i].once = !l->again;
     status = maps_find(&m->maps, r->device->driver, &views[i], list, count,
                        *maps[i]);
   }
@@ -115,7 +116,7 @@ static dil_status decode_fill_maps(const cuda_run *r, int32_t pass,
 
 /* Workspace: the parts of split keys, and a counter for each tile. */
 static int64_t decode_part_bytes(const cuda_run *r, const decode_launch *l) {
-  int64_t pitch = (r->table->value_dim + 3) / 4 * 4 + 4;
+  int64_t pitch = DECODE_PART(r->table->value_dim);
   int64_t rows = r->B * r->N * r->table->heads;
   return l->splits == 1 ? 0 : round_up(rows * l->splits * pitch * 4, 256);
 }

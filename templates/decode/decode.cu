@@ -115,7 +115,7 @@ DIL_INLINE void take_end(const decode_launch &l, const decode_message &m, int mi
                          decode_rows &x) {
   unsigned slot = slot_of(x.team, m.unit);
   barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
-  end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.begun, x.state, x.o);
+  end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.state, x.o);
   __syncwarp();
   if (m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
   begin_split(x);

@@ -35,37 +35,66 @@ DIL_INLINE void share_peaks(int team, int mine,
   }
 }
 
-/* The factor of a warp's sums of a row. Its first warp writes m and l of all. */
-DIL_INLINE float common_factor(int team, int mine, int row) {
-  float top = DIL_NONE, l = 0, own = 0;
+/* Of a row of the tile: the factors of the warps' sums, m and l of all. */
+struct team_weights {
+  float of[TEAM_WARPS], top, l;
+};
+DIL_INLINE team_weights weigh_warps(int team, int row) {
+  team_weights x;
+  x.top = DIL_NONE;
+  x.l = 0;
 #pragma unroll
   for (int w = 0; w < TEAM_WARPS; w++)
-    top = fmaxf(top, peaks_of(team, w)[2 * row]);
-  float base = top == DIL_NONE ? 0.0f : top;
+    x.top = fmaxf(x.top, peaks_of(team, w)[2 * row]);
+  float base = x.top == DIL_NONE ? 0.0f : x.top;
 #pragma unroll
   for (int w = 0; w < TEAM_WARPS; w++) {
-    float factor = power_of_2(peaks_of(team, w)[2 * row] - base);
-    l += peaks_of(team, w)[2 * row + 1] * factor;
-    if (w == mine) own = factor;
+    x.of[w] = power_of_2(peaks_of(team, w)[2 * row] - base);
+    x.l += peaks_of(team, w)[2 * row + 1] * x.of[w];
   }
-  if (mine == 0 && threadIdx.x % 4 == 0) {
-    sums_of(team, row)[SUM_PEAK] = top;
-    sums_of(team, row)[SUM_WEIGHT] = l;
-  }
-  return own;
+  return x;
 }
 
-/* Adds a warp's sums to those of the warps before it. */
-DIL_INLINE void add_sums(int team, bool first, int e, float factor,
-                         const float (&o)[VALUE_TILES][4]) {
-  float *row = sums_of(team, 8 * e + (threadIdx.x & 31) / 4);
+/* Each warp of the two adds up one half of the columns. It leaves its sums of the
+ * other half here, and finds those of the other warp. */
+static_assert(TEAM_WARPS == 2, "a team halves the columns");
+enum { HALF_TILES = VALUE_TILES / 2 };
+
+/* Two columns of group g of 8, of the lane's row of row group e. */
+DIL_INLINE float2 &sums_at(int team, int e, int g) {
+  int lane = threadIdx.x & 31;
+  return *(float2 *)(sums_of(team, 8 * e + lane / 4) + 8 * g + 2 * (lane & 3));
+}
+
+template <int FIRST>
+DIL_INLINE void leave_half(int team,
+                           const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
 #pragma unroll
-  for (int g = 0; g < VALUE_TILES; g++) {
-    float2 *at = (float2 *)(row + 8 * g + 2 * (threadIdx.x & 3));
-    float2 sum = first ? make_float2(0, 0) : *at;
-    sum.x += o[g][2 * (e % 2)] * factor;
-    sum.y += o[g][2 * (e % 2) + 1] * factor;
-    *at = sum;
+  for (int e = 0; e < 2 * ROW_GROUPS; e++)
+#pragma unroll
+    for (int g = FIRST; g < FIRST + HALF_TILES; g++)
+      sums_at(team, e, g) = make_float2(o[e / 2][g][2 * (e % 2)],
+                                        o[e / 2][g][2 * (e % 2) + 1]);
+}
+
+/* `columns(e, g, sums)`: the sums of both warps. The first one's come first. Its lanes
+ * tell of each row, too: `row(e, m, l)`. */
+template <int FIRST, class Columns, class Row>
+DIL_INLINE void add_half(int team, const float (&o)[ROW_GROUPS][VALUE_TILES][4],
+                         Columns columns, Row row) {
+#pragma unroll
+  for (int e = 0; e < 2 * ROW_GROUPS; e++) {
+    team_weights x = weigh_warps(team, 8 * e + (threadIdx.x & 31) / 4);
+#pragma unroll
+    for (int g = FIRST; g < FIRST + HALF_TILES; g++) {
+      float2 mine = make_float2(o[e / 2][g][2 * (e % 2)],
+                                o[e / 2][g][2 * (e % 2) + 1]);
+      float2 theirs = sums_at(team, e, g);
+      float2 a = FIRST ? theirs : mine, b = FIRST ? mine : theirs;
+      columns(e, g, make_float2(fmaf(b.x, x.of[1], a.x * x.of[0]),
+                                fmaf(b.y, x.of[1], a.y * x.of[0])));
+    }
+    if (FIRST == 0 && threadIdx.x % 4 == 0) row(e, x.top, x.l);
   }
 }
 
@@ -73,14 +102,6 @@ DIL_INLINE void add_sums(int team, bool first, int e, float factor,
 
 DIL_INLINE float *part_of(const decode_launch &l, long long number, int split) {
   return l.of.partial + (number * l.splits + split) * PITCH_PART;
-}
-
-DIL_INLINE void write_part(float *part, const float *sums) {
-  int lane = threadIdx.x & 31;
-  if (lane == 0) *(float2 *)part = make_float2(sums[SUM_PEAK], sums[SUM_WEIGHT]);
-#pragma unroll 1
-  for (int d = 4 * lane; d < VALUE_DIM; d += 128)
-    *(float4 *)(part + 4 + d) = *(const float4 *)(sums + d);
 }
 
 /* Lane s % 32 has the weights of splits s and s + 32. */
@@ -94,7 +115,7 @@ DIL_INLINE part_weights weigh_parts(const float *part, int splits) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     int s = lane + 32 * i;
-    float4 head = s < splits ? load_fresh(part + s * PITCH_PART)
+    float4 head = s < splits ? load_fresh(part + s * PITCH_PART + PART_PEAK)
                              : make_float4(DIL_NONE, 0, 0, 0);
     peak[i] = head.x;
     sum[i] = head.y;
@@ -123,7 +144,7 @@ DIL_INLINE void merge_parts(const float *part, int splits, float *sums) {
 #pragma unroll 1
   for (int first = 0; first < VALUE_DIM; first += 128) {
     int d = first + 4 * lane;
-    const float *from = part + 4 + least(d, PITCH_PART - 8); /* whatever d is */
+    const float *from = part + least(d, PART_PEAK - 4); /* whatever d is */
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 16
     for (int s = 0; s < splits; s++) {
@@ -183,35 +204,68 @@ DIL_INLINE bool count_parts(const decode_launch &l, const decode_unit_message &u
   return *last_of(team);
 }
 
+/* The lane's rows of a split's part in memory; NULL: the tile has no such row. */
+struct part_rows {
+  float *at[2 * ROW_GROUPS];
+};
+DIL_INLINE part_rows find_parts(const decode_launch &l, const dil_tile &t, int split) {
+  part_rows x;
+#pragma unroll
+  for (int e = 0; e < 2 * ROW_GROUPS; e++) {
+    int position, h;
+    bool some = find_row(l.of, t, 8 * e + (threadIdx.x & 31) / 4, &position, &h);
+    long long number = row_number(l.of, t.b, row_at(l.of, t, position), h);
+    x.at[e] = some ? part_of(l, number, split) : nullptr;
+  }
+  return x;
+}
+
+/* A warp's half of the team's sums goes to the split's part in memory; or, where keys
+ * are not split, to shared memory. */
+template <int FIRST>
+DIL_INLINE void add_warps(const decode_launch &l, const decode_unit_message &u,
+                          int split, int team,
+                          const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  if (u.splits > 1) {
+    part_rows part = find_parts(l, u.tile, split);
+    add_half<FIRST>(
+        team, o,
+        [&](int e, int g, float2 sums) {
+          int d = 8 * g + 2 * (threadIdx.x & 3);
+          if (part.at[e] && d < PART_PEAK) *(float2 *)(part.at[e] + d) = sums;
+        },
+        [&](int e, float m, float weight) {
+          if (part.at[e]) *(float2 *)(part.at[e] + PART_PEAK) = make_float2(m, weight);
+        });
+    return;
+  }
+  add_half<FIRST>(
+      team, o, [&](int e, int g, float2 sums) { sums_at(team, e, g) = sums; },
+      [&](int e, float m, float weight) {
+        float *row = sums_of(team, 8 * e + (threadIdx.x & 31) / 4);
+        row[SUM_PEAK] = m;
+        row[SUM_WEIGHT] = weight;
+      });
+}
+
 /* The end of split number `split`; the unit ends with its `last` one. */
 DIL_INLINE void end_split(const decode_launch &l, const decode_unit_message &u,
-                         int split, bool last, int team, int mine, bool begun,
-                         const dil_state (&state)[ROW_GROUPS],
-                         const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
-  const int lane = threadIdx.x & 31;
-  meet_team(team); /* the rows of the unit before are written */
+                          int split, bool last, int team, int mine,
+                          const dil_state (&state)[ROW_GROUPS],
+                          const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  meet_team(team); /* what the split before left is read */
   share_peaks(team, mine, state);
+  if (mine == 0)
+    leave_half<HALF_TILES>(team, o);
+  else
+    leave_half<0>(team, o);
   meet_team(team);
-  float factor[2 * ROW_GROUPS];
-#pragma unroll
-  for (int e = 0; e < 2 * ROW_GROUPS; e++)
-    factor[e] = common_factor(team, mine, 8 * e + lane / 4);
-#pragma unroll 1
-  for (int w = 0; w < TEAM_WARPS; w++) {
-    if (w == mine && (w == 0 || begun)) {
-#pragma unroll
-      for (int e = 0; e < 2 * ROW_GROUPS; e++)
-        add_sums(team, w == 0, e, factor[e], o[e / 2]);
-    }
-    meet_team(team);
-  }
+  if (mine == 0)
+    add_warps<0>(l, u, split, team, o);
+  else
+    add_warps<HALF_TILES>(l, u, split, team, o);
   bool merges = u.splits > 1;
-  if (merges) {
-    for_rows(l.of, u.tile, team, mine,
-             [&](long long number, float *sums, int, int) {
-               write_part(part_of(l, number, split), sums);
-             });
-    if (!last || !count_parts(l, u, team, mine)) return;
-  }
+  if (!merges) meet_team(team);
+  else if (!last || !count_parts(l, u, team, mine)) return;
   write_rows(l, u, team, mine, merges);
 }

@@ -8,6 +8,8 @@
 
 enum { DECODE_LAUNCH_BYTES = 6016 }; /* C and CUDA C both check it */
 enum { DECODE_TEAM_WARPS = 2 };      /* beside the producing one */
+/* Floats of a row's part in memory: its sums, in whole sectors, then m and l. */
+#define DECODE_PART(value_dim) (((value_dim) + 7) / 8 * 8 + 8)
 
 typedef struct decode_launch {
   hopper_maps k, v;        /* by dilation */

@@ -40,7 +40,8 @@
 #define QUERIES 2
 #define PITCH_Q (WIDTH_K * 2 + 16) /* an odd number of 16-byte units */
 #define PITCH_END ((VALUE_DIM + 31) / 32 * 32 + 8) /* floats: sums, m, l */
-#define PITCH_PART ((VALUE_DIM + 3) / 4 * 4 + 4)   /* floats: m, l, 0, 0, sums */
+#define PITCH_PART DECODE_PART(VALUE_DIM)          /* floats: sums, m, l */
+#define PART_PEAK (PITCH_PART - 8)
 
 #define MESSAGE_BYTES ((88 + 8 * PART_ROUNDS + 15) / 16 * 16)
 #define TIMES_BYTES (MULTIPLICITY * TILE_KEYS * 4)

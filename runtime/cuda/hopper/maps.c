@@ -15,7 +15,7 @@
 enum {
   MAP_F16 = 6, MAP_BF16 = 9,
   MAP_SWIZZLE_64 = 2, MAP_SWIZZLE_128 = 3,
-  MAP_PROMOTE_256 = 3
+  MAP_PROMOTE_128 = 2, MAP_PROMOTE_256 = 3
 };
 
 dil_status maps_open(map_cache *cache, int32_t most) {
@@ -63,7 +63,8 @@ map_shape maps_shape(const map_view *v) {
                      .size = {(uint64_t)v->width, 1, 1, 1, 1},
                      .step = {16, 16, 16, 16, 16},
                      .box = {chunk, 1, 1, 1, 1},
-                     .half = v->half};
+                     .half = v->half,
+                     .once = v->once};
 }
 
 dil_status map_make(const cuda_driver *driver, const map_shape *s,
@@ -75,7 +76,9 @@ dil_status map_make(const cuda_driver *driver, const map_shape *s,
                                        0,
                                        s->box[0] == 64 ? MAP_SWIZZLE_128
                                                        : MAP_SWIZZLE_64,
-                                       MAP_PROMOTE_256, 0),
+                                       /* of what is read once, no neighbours */
+                                       s->once ? MAP_PROMOTE_128 : MAP_PROMOTE_256,
+                                       0),
                     "describe a tensor");
 }
 

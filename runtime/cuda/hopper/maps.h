@@ -17,7 +17,8 @@ typedef struct map_view {
   int32_t batches, heads, width;
   int32_t box;             /* rows of one copy */
   int32_t pass;            /* the pass that sets the strides */
-  int32_t half;            /* f16, not bf16 */
+  int16_t half;            /* f16, not bf16 */
+  int16_t once;            /* each row is read by one block alone */
 } map_view;
 
 /* The axes of a map: entries, bytes from one to the next, and the entries of one
@@ -27,7 +28,7 @@ typedef struct map_shape {
   char *data;
   uint64_t size[5], step[5];
   unsigned box[5];
-  bool half;
+  bool half, once;
 } map_shape;
 
 typedef struct map_cache {
