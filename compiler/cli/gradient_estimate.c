@@ -183,11 +183,6 @@ static void estimate_add(const call_setup *planned, const dil_cuda_code *code,
       estimate_kernel(planned, &backward->table, code, !out->reason, facts);
 }
 
-/* Returns whether passes run forward again, for the states of their rows. */
-static bool estimate_is_rerun(const dil_table *t) {
-  return !t->lse_allowed || t->detached;
-}
-
 dil_status gradient_estimate_gpu(const call_setup *b, const compilation *c,
                                  const plan *backward,
                                  const gpu_estimate *forward,
@@ -198,6 +193,7 @@ dil_status gradient_estimate_gpu(const call_setup *b, const compilation *c,
   int32_t arch = forward->facts.arch;
   gpu_request request = estimate_request(c, backward, arch);
   dil_backward_call call = absent_call(b, t);
+  call.forward.saved = call.forward.q.data; /* `run` and `bench` keep it, too */
   gpu_codes codes;
   cover_count count;
   call_setup planned = *b;
@@ -214,8 +210,7 @@ dil_status gradient_estimate_gpu(const call_setup *b, const compilation *c,
                                      codes.count, &call, &out->facts);
   if (status) return status;
   out->reason = gradient_estimate_reason(c, backward, arch, out->facts.refusal);
-  out->seconds = cost_gpu_gradient_rows_seconds(&out->cost, &forward->facts) +
-                 (estimate_is_rerun(t) ? forward->seconds : 0);
+  out->seconds = cost_gpu_gradient_rows_seconds(&out->cost, &forward->facts);
   for (int32_t i = 0; i < out->facts.count; i++)
     estimate_add(&planned, &codes.code[out->facts.code[i]], backward,
                  &forward->facts, count.pairs, out);

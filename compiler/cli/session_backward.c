@@ -22,10 +22,22 @@ static dil_status copy_gradient(void *context, const char *name,
   return session_cuda_copy(context, gradient);
 }
 
+/* Gives the run forward memory for what its gradients would make again. */
+static dil_status keep_states(session *s) {
+  dil_sizes sizes = session_sizes(s);
+  dil_call *call = &s->cuda.call;
+  int64_t bytes = 0;
+  if (!s->kernel || call->packed.queries) return DIL_OK;
+  dil_status status = dil_kernel_saved(s->kernel, &sizes, &bytes);
+  if (status || !bytes) return status;
+  return session_cuda_take(&s->cuda, bytes, &call->saved);
+}
+
 static dil_status open_on_cuda(session *s) {
   session_cuda *t = &s->cuda;
   t->backward = s->backward;
   t->backward.forward = t->call;
+  t->backward.forward.chosen = t->call.made;
   dil_status status = session_cuda_copy(t, &t->backward.output);
   if (!status) status = session_cuda_copy(t, &t->backward.lse);
   if (status) return status;
@@ -76,8 +88,10 @@ dil_status session_backward_open(session *s, const options *o, int64_t seq) {
   const session_way *forward = forward_of(s);
   dil_status status = gradient_setup_make(&s->setup, &s->backward);
   if (!status) status = forward->open(s, o, seq);
+  if (!status && s->way->on_cuda) status = keep_states(s);
   if (!status) status = forward->run(s, &seconds);
   s->backward.forward = s->setup.call;
+  s->backward.forward.chosen = s->setup.call.made;
   if (!status && s->way->on_cuda) status = open_on_cuda(s);
   return status ? status : describe_kernels(s);
 }

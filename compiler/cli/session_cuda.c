@@ -28,14 +28,18 @@ dil_status session_cuda_codes(compilation *c, dil_context *context,
   return status;
 }
 
+dil_status session_cuda_take(session_cuda *t, int64_t bytes, void **memory) {
+  dil_status status = dil_memory_take(t->context, bytes, memory);
+  if (!status) t->memory[t->memory_count++] = *memory;
+  return status;
+}
+
 static dil_status copy_to_gpu(session_cuda *t, int64_t bytes, const void *from,
                               void **to) {
   *to = NULL;
   if (!from) return DIL_OK;
-  dil_status status = dil_memory_take(t->context, bytes, to);
-  if (status) return status;
-  t->memory[t->memory_count++] = *to;
-  return dil_memory_write(t->context, *to, from, bytes);
+  dil_status status = session_cuda_take(t, bytes, to);
+  return status ? status : dil_memory_write(t->context, *to, from, bytes);
 }
 
 static int64_t copy_bytes(const dil_tensor *tensor) {

@@ -7,7 +7,7 @@
 #include "runtime/ring/ranks_gpu.h"
 
 /* Of a call, and of its gradients. */
-enum { SESSION_CUDA_BLOCKS = 7 + 5 + 2 * DIL_INPUT_MAX };
+enum { SESSION_CUDA_BLOCKS = 8 + 5 + 2 * DIL_INPUT_MAX };
 
 typedef struct session_cuda {
   dil_context *context;      /* the GPU's */
@@ -30,6 +30,8 @@ dil_status session_cuda_codes(compilation *c, dil_context *context,
  * which the caller has set. session_cuda_free is due in any case. */
 dil_status session_cuda_open(session_cuda *t, const pattern *p,
                              const dil_call *call);
+/* Takes memory of the device for the session. */
+dil_status session_cuda_take(session_cuda *t, int64_t bytes, void **memory);
 /* Replaces the data of a row-major tensor by a copy on the device; one without
  * data stays so. */
 dil_status session_cuda_copy(session_cuda *t, dil_tensor *tensor);

@@ -202,6 +202,18 @@ library_gradients() { # file, its kernel
     done
 }
 
+# States that the run forward keeps are no workspace of gradients: `explain` says so, too.
+kept_states() { # file, options
+  file=$1
+  shift
+  told=$("$BUILD/dil" explain "$TMP/$file.dil" "$@" --backward --cuda sm_90 |
+    sed -n 's/.*written; workspace //p')
+  ran=$("$BUILD/dil" run "$TMP/$file.dil" "$@" --random 1 --device cuda --backward |
+    sed -n 's/^code.*, workspace //p')
+  [ "$told" ] && [ "$told" = "$ran" ] ||
+    echo "not ok: gradients of $file take '$ran', and explain says '$told'"
+}
+
 # The kernels of a call with more rows than keys, or with lengths. Chosen blocks have
 # kernels that walk lists.
 made_by_hopper() { # file, options
@@ -275,6 +287,8 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     made_by_hopper each --seq 250 --keys 210 --batch 2 --lengths "$TMP/lengths.npy"
     made_by_hopper strided --seq 333
     made_by_hopper mean --seq 170 --keys 230
+    kept_states mean --seq 300
+    kept_states detached --seq 300
     made_by_hopper detached --seq 200
     "$BUILD/dil" run "$TMP/any-detached.dil" -k k --seq 128 --random 1 \
       --device cuda --backward --check --dlse "$TMP/dlse.npy"
