@@ -115,6 +115,15 @@ static int resident(unsigned shared) {
   return (int)(wish("FAKE_PROCESSORS", 4) * (each < 1 ? 1 : each > 4 ? 4 : each));
 }
 
+/* Adds a line to the list of launches that EMULATED_LAUNCHES names. */
+static void list_launch(const function *f, unsigned grid, unsigned threads) {
+  const char *path = getenv("EMULATED_LAUNCHES");
+  FILE *to = path ? fopen(path, "a") : NULL;
+  if (!to) return;
+  fprintf(to, "%s %u %u\n", f->name, grid, threads);
+  fclose(to);
+}
+
 static cu_result put_launch(function *f, unsigned grid, unsigned threads,
                             unsigned shared, cu_stream stream,
                             void *const *parameters) {
@@ -126,6 +135,7 @@ static cu_result put_launch(function *f, unsigned grid, unsigned threads,
   if (shared > without_asking && (int)shared > f->shared)
     return driver_refuse(INVALID_VALUE, "more shared memory than the function "
                          "was promised");
+  list_launch(f, grid, threads);
   size_t ahead = (sizeof(launching) + 63) / 64 * 64;
   work *w = work_new(ahead + f->parameters, run_launch);
   memcpy(w->data + ahead, parameters[0], f->parameters);
