@@ -8,7 +8,7 @@ import sys
 import torch
 from torch.utils import checkpoint
 
-from cases import Skipped, fails, on_four_threads, run_tests
+from cases import Skipped, fails, on_four_threads, run_gpu_tests
 from gathers import gathered, near
 from scaling import check_grad_scaler
 import dil.torch
@@ -489,8 +489,4 @@ def test_gradients_of_gradients_are_refused():
 
 
 if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        print("ok torch_cuda: skipped, PyTorch sees no GPU")
-        sys.exit(0)
-    torch.manual_seed(7)
-    sys.exit(run_tests(globals()))
+    sys.exit(run_gpu_tests(globals()))

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from cases import run_tests
+from cases import run_gpu_tests
 from dil.torch.autocast import norm_and_project, project_all
 
 HALVES = torch.bfloat16, torch.float16
@@ -66,8 +66,4 @@ def test_rows_are_rounded_once_for_three_projections():
 
 
 if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        print("ok torch_projections: skipped, PyTorch sees no GPU")
-        sys.exit(0)
-    torch.manual_seed(7)
-    sys.exit(run_tests(globals()))
+    sys.exit(run_gpu_tests(globals()))
