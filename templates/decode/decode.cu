@@ -12,7 +12,7 @@
  * the end of a split the team adds them up in a fixed order. Where keys are split,
  * the last unit of a tile to end merges all in the order of the keys.
  *
- * What a split holds follows from the batch row's own keys (splits.h): a row has the
+ * The keys of a split follow from the batch row's own keys (splits.h): a row has the
  * same bits alone or in a batch. The idea of splits is that of Flash-Decoding
  * (Dao, Haziza, Massa and Sizov 2023, on the PyTorch blog). */
 #include "templates/shared/plan.cuh"
@@ -36,7 +36,7 @@ static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES,
               "the run time has another decode_launch");
 static_assert(sizeof(dil_scratch) <= SCRATCH_BYTES, "SCRATCH_BYTES");
 
-/* What a warp has of a split. */
+/* A warp's share of a split. */
 struct decode_rows {
   int team;
   dil_state state[ROW_GROUPS];
