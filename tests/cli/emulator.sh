@@ -209,7 +209,8 @@ kept() { # file, kernel, its launches, options
   shift 3
   rm -f "$TMP/$file.launches"
   EMULATED_LAUNCHES="$TMP/$file.launches" "$BUILD/dil" run "$TMP/$file.dil" "$@" \
-    --random 1 --device cuda --backward >"$TMP/kept"
+    --random 1 --device cuda --backward >"$TMP/kept" ||
+    echo "not ok: no gradients of $file"
   found=$(grep -c "^$kernel " "$TMP/$file.launches")
   [ "$found" = "$times" ] ||
     echo "not ok: $found launches of $kernel for $file, in place of $times"

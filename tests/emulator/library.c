@@ -119,6 +119,7 @@ static int resident(unsigned shared) {
 static void list_launch(const function *f, unsigned grid, unsigned threads) {
   const char *path = getenv("EMULATED_LAUNCHES");
   FILE *to = path ? fopen(path, "a") : NULL;
+  if (path && !to) perror(path);
   if (!to) return;
   fprintf(to, "%s %u %u\n", f->name, grid, threads);
   fclose(to);

@@ -1,5 +1,5 @@
 """decode_turns.py - two calls with one row each, in turn, many times: a call has the
-bits of its first time. What is read before it is written is of the other call.
+bits of its first time. Where a copy comes too early, or a read, some row has others.
 
     decode_turns.py [cuda | cpu] [TURNS]
 
