@@ -67,6 +67,8 @@ map_shape maps_shape(const map_view *v) {
                      .once = v->once};
 }
 
+/* L2 fetches 256 bytes where 128 are asked for; of rows that are read once that is the
+ * neighbouring head's row, which would go before its turn. */
 dil_status map_make(const cuda_driver *driver, const map_shape *s,
                     hopper_map *map) {
   const unsigned each[5] = {1, 1, 1, 1, 1};
@@ -76,7 +78,6 @@ dil_status map_make(const cuda_driver *driver, const map_shape *s,
                                        0,
                                        s->box[0] == 64 ? MAP_SWIZZLE_128
                                                        : MAP_SWIZZLE_64,
-                                       /* of what is read once, no neighbours */
                                        s->once ? MAP_PROMOTE_128 : MAP_PROMOTE_256,
                                        0),
                     "describe a tensor");
