@@ -148,7 +148,7 @@ static dil_status decode_clear(const cuda_run *r, decode_launch *l) {
 /* How many splits a unit has, as a power of two. Where each team has many, they share
  * a plan and an end. Bits of results do not depend on it. */
 static int32_t decode_unit_bits(int64_t splits, int64_t teams, int64_t most) {
-  enum { ROUNDS = 6, BITS = 3 };
+  enum { ROUNDS = 6, BITS = 3 }; /* units of each team, at least; bits, at most */
   int32_t bits = 0;
   while (bits < BITS && 1 << bits < most &&
          splits >> (bits + 1) >= teams * ROUNDS)
@@ -166,7 +166,7 @@ static dil_status decode_launch_pass(const cuda_run *r, int32_t pass,
   if (splits > INT32_MAX)
     return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
   int64_t blocks = minimum(splits, r->device->facts.processors);
-  int64_t teams = blocks * code->about.threads / (32 * (1 + DECODE_TEAM_WARPS));
+  int64_t teams = blocks * code->about.threads / DECODE_TEAM_THREADS;
   l.unit_bits = decode_unit_bits(splits, teams, l.splits);
   dil_status status = decode_fill_maps(r, pass, code, &l);
   if (!status) status = decode_clear(r, &l);

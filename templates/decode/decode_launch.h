@@ -7,7 +7,10 @@
 #include "templates/shared/splits.h"
 
 enum { DECODE_LAUNCH_BYTES = 6016 }; /* C and CUDA C both check it */
-enum { DECODE_TEAM_WARPS = 2 };      /* beside the producing one */
+enum {
+  DECODE_TEAM_WARPS = 2, /* beside the producing one */
+  DECODE_TEAM_THREADS = 32 * (1 + DECODE_TEAM_WARPS)
+};
 /* Floats of a row's part in memory: its sums, in whole sectors, then m and l. */
 #define DECODE_PART(value_dim) (((value_dim) + 7) / 8 * 8 + 8)
 

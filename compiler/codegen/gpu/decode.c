@@ -4,9 +4,10 @@
  * general strategy takes the calls that it refuses. */
 #include "gpu.h"
 #include "runtime/cuda/chips.h"
+#include "templates/decode/decode_launch.h"
 #include <string.h>
 
-enum { ROWS = 16, TEAM_WARPS = 2, WIDTH_MOST = 256 };
+enum { ROWS = 16, WIDTH_MOST = 256 };
 
 static bool decode_can(const gpu_request *r, char *reason, size_t size) {
   const dil_table *t = &r->common.plan->table;
@@ -44,7 +45,7 @@ static bool decode_write(const gpu_request *r, int32_t variant,
   *code = (dil_cuda_code){.family = "decode",
                           .arch = r->arch,
                           .passes = UINT64_MAX,
-                          .threads = 32 * decode_teams(t) * (1 + TEAM_WARPS),
+                          .threads = decode_teams(t) * DECODE_TEAM_THREADS,
                           .shared = (int32_t)gpu_shared_limit(r->arch),
                           .tile_rows = ROWS,
                           .tile_keys = decode_keys(t)};
