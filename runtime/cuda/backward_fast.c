@@ -3,6 +3,7 @@
  * launches that write dQ, dK and dV. */
 #include "backward.h"
 #include "gather_gradient.h"
+#include "grid_gradient.h"
 #include "list_gradient.h"
 #include "spans.h"
 #include "runtime/base/status.h"
@@ -25,20 +26,23 @@ static dil_status backward_take_fast_codes(backward_run *b, gradient_kind kind) 
 typedef struct special_gradients {
   gradient_kind kind;
   const cuda_family *family;
-  int64_t (*bytes)(const cuda_run *r, const cuda_code *code);
-  const char *(*refusal)(const gradient_run *g);
+  int64_t (*bytes)(const cuda_run *r, const cuda_code *code); /* NULL: none */
+  const char *(*refusal)(const gradient_run *g, const cuda_code *code);
+  /* NULL: there is nothing to begin. */
   dil_status (*begin)(const gradient_run *g, const hopper_gradient_space *space,
                       const cuda_code *code);
   dil_status (*pass)(const gradient_run *g, const hopper_gradient_space *space,
                      const cuda_code *code);
 } special_gradients;
 
-enum { SPECIALS = 2 };
+enum { SPECIALS = 3 };
 static const special_gradients specials[SPECIALS] = {
     {GRADIENT_GATHERED, &cuda_gather_gradient, gather_gradient_bytes,
      gather_gradient_refusal, gather_gradient_begin, gather_gradient_pass},
     {GRADIENT_LISTED, &cuda_list_gradient, list_gradient_bytes, list_gradient_refusal,
-     list_gradient_begin, list_gradient_pass}};
+     list_gradient_begin, list_gradient_pass},
+    {GRADIENT_PATCHED, &cuda_grid_gradient, NULL, grid_gradient_refusal, NULL,
+     grid_gradient_pass}};
 
 /* The kernels of a special kind, where one of them takes the call; else those of tiles
  * of neighbouring rows. */
@@ -84,12 +88,12 @@ const char *backward_fast_refusal(const backward_run *b) {
   if (backward_has_short_list(b)) return "a list of few keys";
   if (!states) g.o = c->forward.o; /* the state of a pass is always described */
   const special_gradients *special = backward_special(b);
-  return special ? special->refusal(&g) : hopper_gradient_refusal(&g, codes->fast_q);
+  return (special ? special->refusal : hopper_gradient_refusal)(&g, codes->fast_q);
 }
 
 int64_t backward_list_bytes(const backward_run *b) {
   const special_gradients *special = backward_special(b);
-  bool takes = special && !backward_fast_refusal(b);
+  bool takes = special && special->bytes && !backward_fast_refusal(b);
   return takes ? special->bytes(&b->run, b->codes.fast_q) : 0;
 }
 
@@ -154,7 +158,7 @@ dil_status backward_begin_fast(backward_run *b, hopper_gradient_space *space) {
   *space = hopper_gradient_place(g, (char *)g->facts + b->at.fast);
   const special_gradients *special = backward_special(b);
   space->lists = (char *)g->facts + b->at.lists;
-  if (special) return special->begin(g, space, b->codes.fast_q);
+  if (special) return special->begin ? special->begin(g, space, b->codes.fast_q) : DIL_OK;
   return backward_is_fused(b) ? backward_begin_fused(b, space) : DIL_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "general.h"
 #include "gradient.h"
 #include "grid.h"
+#include "grid_gradient.h"
 #include "list_gradient.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/hopper/hopper.h"
@@ -29,8 +30,8 @@ static const cuda_family *const families[] = {
     &cuda_hopper_block_list,
     &cuda_decode,        &cuda_general,         &cuda_gradient,
     &cuda_gradient_keys, &cuda_hopper_gradient, &cuda_hopper_fused,
-    &cuda_gather_gradient, &cuda_list_gradient, &cuda_peak,
-    &rows};
+    &cuda_gather_gradient, &cuda_list_gradient, &cuda_grid_gradient,
+    &cuda_peak,          &rows};
 
 /* ---- one code ------------------------------------------------------------ */
 
@@ -217,6 +218,7 @@ static gradient_kind code_kind(const cuda_code *code) {
   const cuda_family *f = code->family;
   if (f == &cuda_gather_gradient) return GRADIENT_GATHERED;
   if (f == &cuda_list_gradient) return GRADIENT_LISTED;
+  if (f == &cuda_grid_gradient) return GRADIENT_PATCHED;
   if (f == &cuda_hopper_gradient || f == &cuda_hopper_fused) return GRADIENT_FAST;
   return GRADIENT_GENERAL;
 }

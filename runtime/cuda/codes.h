@@ -51,12 +51,13 @@ dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
 /* Returns whether a code is promised only, and cannot be launched. */
 bool code_is_promised(const cuda_code *code);
 /* Kernels of gradients: for every call; the fast ones of a chip, of neighbouring rows,
- * of gathered ones, or of those that lists of blocks name. */
+ * of gathered ones, of those that lists of blocks name, or of patches of a grid. */
 typedef enum gradient_kind {
   GRADIENT_GENERAL,
   GRADIENT_FAST,
   GRADIENT_GATHERED,
-  GRADIENT_LISTED
+  GRADIENT_LISTED,
+  GRADIENT_PATCHED
 } gradient_kind;
 /* Finds the code of a kind of fast kernels for it, with or without dropout; NULL:
  * there is none. */

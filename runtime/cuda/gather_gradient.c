@@ -155,7 +155,8 @@ dil_status gather_gradient_pass(const gradient_run *g,
 
 /* ---- the family ---------------------------------------------------------- */
 
-const char *gather_gradient_refusal(const gradient_run *g) {
+const char *gather_gradient_refusal(const gradient_run *g, const cuda_code *code) {
+  (void)code;
   const char *refusal = gather_sort_refusal(g->of, GATHER_PASS_INDEX);
   return refusal ? refusal : special_tensor_refusal(g);
 }

@@ -12,7 +12,7 @@ extern const cuda_family cuda_gather_gradient;
 /* The bytes that a call needs for its sorted entries, and for parts of dQ. */
 int64_t gather_gradient_bytes(const cuda_run *r, const cuda_code *code);
 /* Returns why these kernels cannot make the gradients of a call; NULL: they can. */
-const char *gather_gradient_refusal(const gradient_run *g);
+const char *gather_gradient_refusal(const gradient_run *g, const cuda_code *code);
 /* Sorts the entries of a call. `code`: any of a call's. */
 dil_status gather_gradient_begin(const gradient_run *g,
                                  const hopper_gradient_space *space,

@@ -155,7 +155,8 @@ dil_status list_gradient_pass(const gradient_run *g, const hopper_gradient_space
 
 /* ---- the family ---------------------------------------------------------- */
 
-const char *list_gradient_refusal(const gradient_run *g) {
+const char *list_gradient_refusal(const gradient_run *g, const cuda_code *code) {
+  (void)code;
   const cuda_run *r = g->of;
   const dil_call *c = r->call;
   if (r->shard) return "a shard of a sequence";

@@ -12,7 +12,7 @@ extern const cuda_family cuda_list_gradient;
 /* The bytes that a call needs for its lists. `code`: any of a call's. */
 int64_t list_gradient_bytes(const cuda_run *r, const cuda_code *code);
 /* Returns why these kernels cannot make the gradients of a call; NULL: they can. */
-const char *list_gradient_refusal(const gradient_run *g);
+const char *list_gradient_refusal(const gradient_run *g, const cuda_code *code);
 /* Makes the lists of a call, by queries and by keys. */
 dil_status list_gradient_begin(const gradient_run *g,
                                const hopper_gradient_space *space,

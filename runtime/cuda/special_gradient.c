@@ -14,6 +14,7 @@ typedef struct special_memory {
   map_cache maps;
   launch_layout layout;  /* of the parameter's `of` */
   hopper_launch nothing; /* without tables */
+  void *own;             /* see special_own */
 } special_memory;
 
 void special_close(cuda_code *code) {
@@ -33,6 +34,11 @@ dil_status special_open(const dil_table *table, cuda_code *code) {
   dil_status status = maps_open(&m->maps, 2);
   if (status) special_close(code);
   return status;
+}
+
+void **special_own(const cuda_code *code) {
+  special_memory *m = code->memory;
+  return &m->own;
 }
 
 /* ---- the launch ---------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* special_gradient.h - what Hopper kernels of gradients share that do not hold and stream
- * neighbouring rows (gather_gradient.c, list_gradient.c): a cache between launches, and a
+ * neighbouring rows (gather_gradient.c, list_gradient.c, grid_gradient.c): a cache between launches, and a
  * parameter that is hopper_backward_launch and what stands behind it. */
 #ifndef DIL_RUNTIME_CUDA_SPECIAL_GRADIENT_H
 #define DIL_RUNTIME_CUDA_SPECIAL_GRADIENT_H
@@ -7,13 +7,16 @@
 #include "runtime/cuda/hopper/hopper_gradient.h"
 #include "runtime/cuda/hopper/maps.h"
 
-enum { SPECIAL_REST_MOST = 2048 }; /* bytes behind hopper_backward_launch, at most */
+enum { SPECIAL_REST_MOST = 10240 }; /* bytes behind hopper_backward_launch, at most */
 
 /* `open`, `close` and `refusal` of such a family: no pass of a forward call takes it. */
 dil_status special_open(const dil_table *table, cuda_code *code);
 void special_close(cuda_code *code);
 const char *special_refuses_forward(const cuda_run *r, int32_t pass,
                                     const cuda_code *code);
+
+/* Where a family keeps what is its own alone; NULL at first. It closes that itself. */
+void **special_own(const cuda_code *code);
 
 /* Whether tiles of a code hold keys, or queries. */
 bool special_holds_keys(const cuda_code *code);

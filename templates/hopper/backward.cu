@@ -80,7 +80,8 @@
 #define BACKWARD 1
 #define CHECKS 0
 #define GATHERS 0        // 1: gather_backward.cu, where tiles gather rows
-#define LISTED 0         // 1: block_list_backward.cu
+#define OWN_TILES 0      // 1: a warpgroup has tiles for itself (backward_own.cuh)
+#define PATCHED 0        // 1: grid_backward.cu, where tiles hold patches of a grid
 #define GATHERS_HELD 0   // 1: rows that tiles hold are gathered
 #ifndef PAIRWISE
 #define PAIRWISE 0       // 1: masks, or several windows, decide over pairs

@@ -73,7 +73,9 @@ DEVICE void multiply_held(float (&d)[TILE_KEYS / 2], u32 o, u32 v) {
 
 #if GATHERS
 #include "templates/hopper/gather_mask.cuh"
-#elif LISTED
+#elif PATCHED
+#include "templates/hopper/grid_mask.cuh"
+#elif OWN_TILES
 #include "templates/hopper/block_list_mask.cuh"
 #endif
 #include "templates/hopper/backward_weigh.cuh"
@@ -114,18 +116,24 @@ DEVICE void clear_hidden(const consumer &c, fragments &f,
 // ---- a tile ----------------------------------------------------------------
 
 // The rows of a tile: of its messages, the number of row 0 in the call; of gathered
-// rows, where their items stand in shared memory (gather_item).
+// rows, where their items stand in shared memory (gather_item); of a patch of a grid,
+// where the numbers of its 64 rows stand there, -1 for those outside of the grid.
 struct tile_rows_message {
   int first, step, rows, head, batch;
 };
 // The number of row n of a tile, and of the row to which its gradient goes.
 DEVICE int row_number(const tile_rows_message &t, int n) {
+  if (PATCHED) return shared_word(t.first + 4 * n);
   if (GATHERS_HELD) return shared_word(t.first + 8 * n);
   return t.first + n * t.step;
 }
 DEVICE int target_row(const tile_rows_message &t, int n) {
   if (GATHERS_HELD) return shared_word(t.first + 8 * n + 4);
-  return t.first + n * t.step;
+  return row_number(t, n);
+}
+// Whether a tile has row n.
+DEVICE bool has_row(const tile_rows_message &t, int n) {
+  return PATCHED ? row_number(t, n) >= 0 : n < t.rows;
 }
 DEVICE tile_rows_message read_tile(const consumer &c, int4 m) {
   u32 tile = tile_message(c, tile_of(m));
@@ -141,7 +149,7 @@ DEVICE void load_row_facts(const hopper_backward_launch &run,
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     f.row[i] = {INFINITE_LSE, 0};
-    if (row + 8 * i < t.rows)
+    if (has_row(t, row + 8 * i))
       f.row[i] = facts_of(run, t.batch, t.head, row_number(t, row + 8 * i));
     if (ELEMENT == 2) f.row[i].lse -= WEIGHT_BITS + unit_bits(run);
   }
@@ -194,7 +202,7 @@ DEVICE void take_scores(const hopper_backward_launch &run, const consumer &c,
 #endif
 #if !HOLDS_KEYS
   release_values(c, block);
-  if (!LISTED && run.of.lengths) clear_hidden(c, f, block);
+  if (!OWN_TILES && run.of.lengths) clear_hidden(c, f, block);
 #endif
 }
 
@@ -426,7 +434,7 @@ DEVICE void run_tile(const hopper_backward_launch &run, const consumer &c,
 #endif
 
 DEVICE void consume(const hopper_backward_launch &run, u32 base) {
-  consumer c = {run.of, base, LISTED ? 0 : (int)threadIdx.x / 128 - 1};
+  consumer c = {run.of, base, OWN_TILES ? 0 : (int)threadIdx.x / 128 - 1};
   ring<STAGES> block = {0};
 #if FUSED
   slopes shared = {0};

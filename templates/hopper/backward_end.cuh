@@ -115,9 +115,10 @@ DEVICE bool put_gradient(const hopper_backward_launch &,
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     int at = row + half * 8;
-    finite &= at >= t.rows || are_finite(x, half);
-    round_row(element_of(to, t) + (t.first + at * t.step) * to.row, x, half,
-              at < t.rows, factor, columns);
+    bool there = has_row(t, at);
+    finite &= !there || are_finite(x, half);
+    round_row(element_of(to, t) + target_row(t, at) * to.row, x, half, there, factor,
+              columns);
   }
   return finite;
 }
@@ -219,7 +220,7 @@ DEVICE void settle_gradient(const hopper_backward_launch &run,
 }
 #endif
 
-#if !GATHERS && !LISTED
+#if !GATHERS && !OWN_TILES
 // Kernels of plans of one pass have no sums.
 extern "C" __global__ void
 hopper_settle(const __grid_constant__ hopper_backward_launch run) {

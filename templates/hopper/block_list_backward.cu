@@ -14,9 +14,6 @@
 #define MAKES 1          // bits: 1 dQ, alone; 2 and 4 dK and dV
 #endif
 #define HOLDS_KEYS (MAKES != 1)
-#define FUSED 0
-#define MAKES_SCORED 1
-#define MAKES_WEIGHTED (MAKES >> 2)
 #ifndef CONSUMERS
 #define CONSUMERS 2      // warpgroups, each with tiles of its own: 2 or 3
 #endif
@@ -38,31 +35,9 @@
 #define WINDOW_LEFT DIL_FAR // DIL_FAR: no bound
 #define WINDOW_RIGHT 0
 #endif
-#define WARPGROUPS 1     // of a tile
 #define TILE_KEYS 64     // of a unit: BLOCK_LIST_ROWS
-#define QUERY_STAGES 1
-#define PRODUCER_REGISTERS 56
-#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 224 : 152)
-#define PINGPONG 0
-#define SUMS 0
-#define MARKS 0
-#define NESTED 1
-#define SHIFTS 0
-#define LEFT_WINDOWS 0
-#define DROPS 0
-#define BACKWARD 1
-#define CHECKS 0
-#define PAIRWISE 0
-#define TURNS 0
-#define TILE_PACKING 0
-#define GATHERS 0
-#define GATHERS_HELD 0
-#define LISTED 1
-#define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
-#define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)
-#define THREADS (128 * (CONSUMERS + 1))
-#define SLOPED 0
-#define SLOPE_UNIT 1.0f
+#define PATCHED 0
+#include "templates/hopper/backward_own_sizes.cuh"
 
 #include "templates/shared/plan.cuh"
 #include "templates/hopper/block_list_backward_launch.h"
@@ -73,34 +48,13 @@
 
 // ---- shared memory ---------------------------------------------------------
 
-#define QUERY_BYTES (64 * HEAD_WIDTH * 2)
-#define HELD_BYTES (64 * VALUE_WIDTH * 2) // dO, or V
-#define KEY_BYTES (TILE_KEYS * HEAD_WIDTH * 2)
-#define VALUE_BYTES (TILE_KEYS * VALUE_WIDTH * 2)
-#define TILE_SLOTS 4
-#define PLAN_BYTES 0
-#define TILE_BYTES 32
-#define MESSAGE_BYTES 48
-#define FACT_BYTES (HOLDS_KEYS * (TILE_KEYS * 8 + 16)) // as in backward.cu
-#define WORDS_AT FACT_BYTES // unused: there is no dropout
-#define LISTED_WORDS 4      // of a list, written at once
-
-// Offsets in a warpgroup's part of dynamic shared memory.
-#define AT_QUERY 0
-#define AT_HELD (AT_QUERY + QUERY_BYTES)
-#define AT_KEY (AT_HELD + HELD_BYTES)
-#define AT_VALUE (AT_KEY + STAGES * KEY_BYTES)
-#define AT_FACTS (AT_VALUE + STAGES * VALUE_BYTES)
-#define AT_BLOCK (AT_FACTS + STAGES * FACT_BYTES)
-#include "templates/hopper/hopper_layout.cuh"
-#define AT_FACTS_FULL AT_MORE
-#define AT_MESSAGE_FULL AT_MORE // unused: the warp that writes messages brings facts
-#define AT_LISTED (AT_FACTS_FULL + STAGES * 8)
-#define GROUP_BYTES ((AT_LISTED + LISTED_WORDS * 32 * 4 + 1023) / 1024 * 1024)
+#define LISTED_WORDS 4   // of a list, written at once
+#define OWN_BYTES (LISTED_WORDS * 32 * 4)
+#include "templates/hopper/backward_own_layout.cuh"
+#define AT_LISTED AT_OWN
 static_assert(sizeof(block_list_backward_launch) ==
                   HOPPER_LAUNCH_BYTES + HOPPER_BACKWARD_BYTES + BLOCK_LIST_BACKWARD_BYTES,
               "the run time has another block_list_backward_launch");
-static_assert(CONSUMERS * GROUP_BYTES <= SHARED_LIMIT, "as the compiler counts");
 static_assert(QUERY_BLOCK % BLOCK_LIST_ROWS == 0 && KEY_BLOCK % BLOCK_LIST_ROWS == 0,
               "tiles and units do not straddle blocks");
 
@@ -137,6 +91,7 @@ DEVICE streamed_span streamed_by(int position, int low, int high) {
 #include "templates/hopper/backward_consume.cuh"
 #include "templates/shared/divide.cuh"
 #include "templates/hopper/backward_rows.cuh"
+#include "templates/hopper/backward_own.cuh"
 #include "templates/hopper/block_list_stream.cuh"
 
 // ---- the kernels -----------------------------------------------------------
@@ -172,34 +127,9 @@ block_list_turn(const __grid_constant__ block_list_backward_launch run) {
   }
 }
 
-DEVICE void init_barriers(u32 base) {
-  const int readers = 4; // a warp each
-  barrier_init(base + AT_QUERY_FULL, 1);
-  barrier_init(base + AT_QUERY_EMPTY, readers);
-  for (int i = 0; i < STAGES; i++) {
-    barrier_init(base + AT_KEY_FULL + 8 * i, 1);
-    barrier_init(base + AT_KEY_EMPTY + 8 * i, readers);
-    barrier_init(base + AT_VALUE_FULL + 8 * i, 1);
-    barrier_init(base + AT_VALUE_EMPTY + 8 * i, readers);
-    barrier_init(base + AT_FACTS_FULL + 8 * i, 32);
-  }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     block_list_backward(const __grid_constant__ block_list_backward_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  u32 base = shared_address(memory);
-  if (threadIdx.x < CONSUMERS) init_barriers(base + threadIdx.x * GROUP_BYTES);
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(
-        PRODUCER_REGISTERS));
-    u32 warp = threadIdx.x / 32;
-    if (warp < CONSUMERS) stream_lists(run, base + warp * GROUP_BYTES);
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(
-        CONSUMER_REGISTERS));
-    consume(run.back, base + (threadIdx.x / 128 - 1) * GROUP_BYTES);
-  }
+  run_own_tiles(run.back, shared_address(memory),
+                [&](u32 base) { stream_lists(run, base); });
 }

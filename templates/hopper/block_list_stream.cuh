@@ -207,14 +207,6 @@ DEVICE void send_tile(unit_stream &s, u32 index) {
   s.tile++;
 }
 
-DEVICE void end_stream(const unit_stream &s) {
-  u32 stage = s.block.stage();
-  barrier_wait(s.base + AT_KEY_EMPTY + 8 * stage, s.block.phase() ^ 1);
-  if (thread_index() % 32) return;
-  shared_store(message_of(s.base, s.block.slot()), BLOCK_END | BLOCK_NEW, 0, 0, 0);
-  barrier_arrive(s.base + AT_KEY_FULL + 8 * stage);
-}
-
 DEVICE void stream_lists(const block_list_backward_launch &run, u32 base) {
   unsigned *counters = run.back.of.counters;
   const u32 streams = grid_size() * CONSUMERS;
@@ -226,7 +218,7 @@ DEVICE void stream_lists(const block_list_backward_launch &run, u32 base) {
     send_tile(s, index);
     index = __shfl_sync(~0u, next, 0);
   }
-  end_stream(s);
+  end_stream(base, s.block);
   if (thread_index() % 32 == 0 && count_up(counters + 1) == streams - 1) {
     counters[0] = 0; // for the next launch
     counters[1] = 0;

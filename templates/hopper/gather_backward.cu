@@ -50,7 +50,8 @@
 #define TURNS 1
 #define TILE_PACKING 0
 #define GATHERS 1
-#define LISTED 0
+#define OWN_TILES 0
+#define PATCHED 0
 #define GATHERS_HELD (!HOLDS_KEYS)
 #define CHUNK (HEAD_WIDTH % 64 ? 32 : 64)
 #define VALUE_CHUNK (VALUE_WIDTH % 64 ? 32 : 64)

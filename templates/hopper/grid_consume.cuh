@@ -7,6 +7,7 @@
 #define VISIT_LAUNCH grid_launch
 #include "templates/hopper/hopper_visit.cuh"
 #include "templates/hopper/hopper_stage.cuh"
+#include "templates/hopper/grid_columns.cuh"
 
 // A warpgroup's part of a tile.
 struct tile_view {
@@ -16,7 +17,7 @@ struct tile_view {
   int column_x, column_y, column_z; // the first column of the tile's boxes
   int cells_x;
   bool there;        // the warp's rows are in the grid, where x is
-  dil_cell_span span_y, span_z; // columns that the warp's rows see
+  box_spans seen;    // columns that the warp's rows see
 };
 
 // The range of boxes along the first axis that this warpgroup's rows see.
@@ -50,9 +51,7 @@ DEVICE tile_view view_tile(const consumer &c, u32 message, int4 rows) {
   t.column_z = columns.x;
   t.cells_x = cells.z;
   t.there = t.y < cells.y && t.z < cells.x;
-  t.span_y = columns_of(axis[LAST - 1], cells.y, t.y);
-  t.span_z = {0, 0};
-  if (SOLID) t.span_z = columns_of(axis[0], cells.x, t.z);
+  t.seen = spans_of(axis, cells.y, cells.x, t.y, t.z);
   take_boxes(c, axis[0], SOLID ? rows.x : rows.y, SOLID ? cells.x : cells.y,
              SOLID ? columns.x : columns.y, SOLID ? place.y : place.x, t);
   return t;
@@ -60,35 +59,12 @@ DEVICE tile_view view_tile(const consumer &c, u32 message, int4 rows) {
 
 // ---- which columns count ---------------------------------------------------
 
-// The thread's columns of a box that one of its rows sees along x: `x` is the row,
-// `first` the box's first cell.
-DEVICE u32 columns_along(const consumer &c, const tile_view &t, int x, int first) {
-  dil_cell_span seen = columns_of(c.run.of.patch[LAST], t.cells_x, x);
-  int column = thread_index() % 4 * 2;
-  int low = min(max(seen.first - first, 0), BOX_X) - column;
-  int high = min(max(seen.last + 1 - first, 0), BOX_X) - column;
-  u32 kept = 0;
-#pragma unroll
-  for (int y = 0; y < BOX_Y; y++)
-    kept |= columns_below(y * BOX_X + high) & ~columns_below(y * BOX_X + low);
-  return x < t.cells_x ? kept : 0;
-}
 DEVICE void columns_of_rows(const consumer &c, const tile_view &t, int first,
                             u32 (&kept)[2]) {
-  int x = t.x + thread_index() % 32 / 4;
-  kept[0] = columns_along(c, t, x, first);
-  kept[1] = columns_along(c, t, x + 8, first);
-}
-
-// The thread's columns of a box that its warp sees along the other axes.
-DEVICE u32 columns_across(const tile_view &t, int y, int z) {
-  int column = thread_index() % 4 * 2;
-  int low = max(t.span_y.first - y, 0), high = min(t.span_y.last + 1 - y, BOX_Y);
-  bool seen = high > low && t.there &&
-              (!SOLID || (z >= t.span_z.first && z <= t.span_z.last));
-  if (!seen) return 0;
-  return columns_below(high * BOX_X - column) &
-         ~columns_below(low * BOX_X - column);
+  const dil_patch_axis &a = c.run.of.patch[LAST];
+  int x = t.x + thread_index() % 32 / 4, column = thread_index() % 4 * 2;
+  kept[0] = columns_along(a, t.cells_x, x, first, column);
+  kept[1] = columns_along(a, t.cells_x, x + 8, first, column);
 }
 
 // The place of a box in its tile.
@@ -117,7 +93,7 @@ DEVICE void hide_pairs(const consumer &c, const tile_view &t, int index,
   box_place b = place_of(t, index);
   u32 kept[2] = {along[0], along[1]};
   if (BOXES_X > 1) columns_of_rows(c, t, t.column_x + b.x * BOX_X, kept);
-  u32 across = columns_across(t, t.column_y + b.y * BOX_Y, t.column_z + b.z);
+  u32 across = columns_across(t.seen, t.column_y + b.y * BOX_Y, t.column_z + b.z);
   kept[0] &= across;
   kept[1] &= across;
   if (__any_sync(~0u, (kept[0] & kept[1]) != all)) hide_columns(s, kept);

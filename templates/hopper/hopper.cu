@@ -112,7 +112,7 @@
 #define CHECKS (!PAIRWISE && !DROPS)
 
 // The producer serves the kernels of gradients, too (backward.cu).
-#define LISTED 0
+#define OWN_TILES 0
 #define BACKWARD 0
 #define HOLDS_KEYS 0
 #define HELD_BYTES 0

@@ -5,10 +5,10 @@
 // memory `base` and the number `group` of the warpgroup.
 #pragma once
 
-// The tile's row that is the first of this thread's warp. LISTED: each warpgroup has
-// tiles of its own.
+// The tile's row that is the first of this thread's warp. OWN_TILES: each warpgroup has
+// tiles for itself.
 DEVICE int warp_row(u32 thread) {
-  return LISTED ? thread / 32 % 4 * 16 : (thread / 32 - 4) * 16;
+  return OWN_TILES ? thread / 32 % 4 * 16 : (thread / 32 - 4) * 16;
 }
 
 // The ping-pong scheduling of FlashAttention-3 (arXiv:2407.08608). Each
@@ -35,7 +35,7 @@ DEVICE u32 tile_message(const consumer &c, int slot) {
          (TILE_PACKING ? c.group * 32 : 0);
 }
 
-#if !GATHERS && !LISTED
+#if !GATHERS && !OWN_TILES
 DEVICE void mask_block(const consumer &c, int flags,
                        float (&s)[TILE_KEYS / 2],
                        const ring<STAGES> &block) {

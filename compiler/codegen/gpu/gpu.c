@@ -15,8 +15,8 @@ static const gpu_strategy *const strategies[] = {
     &strategy_hopper_grid,     &strategy_hopper_gather,   &strategy_hopper_block_list,
     &strategy_hopper,
     &strategy_hopper_pair,     &strategy_decode,          &strategy_gather_gradient,
-    &strategy_list_gradient,   &strategy_hopper_gradient, &strategy_gradient,
-    &strategy_general};
+    &strategy_list_gradient,   &strategy_grid_gradient,   &strategy_hopper_gradient,
+    &strategy_gradient,        &strategy_general};
 
 static const gpu_fast *const fasts[] = {&fast_hopper};
 
@@ -271,15 +271,21 @@ static bool gpu_wants_fast(const gpu_request *r, const gpu_strategy *selected) {
   return !only_general && selected != &strategy_general;
 }
 
+/* Returns whether kernels of gradients have tiles that are not of neighbouring rows. */
+static bool gpu_is_special(const gpu_strategy *s) {
+  return s == &strategy_gather_gradient || s == &strategy_list_gradient ||
+         s == &strategy_grid_gradient;
+}
+
 /* Returns whether a request wants a strategy. `family general` leaves only the general
  * one. */
 static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
   bool backward = r->common.plan->direction == DIL_BACKWARD;
   if (s == &strategy_gradient) return backward;
-  bool tiles = s == &strategy_gather_gradient || s == &strategy_list_gradient;
-  if (tiles && selected) return false;
-  if (s == &strategy_hopper_gradient || tiles)
+  bool special = gpu_is_special(s);
+  if (special && selected) return false;
+  if (s == &strategy_hopper_gradient || special)
     return backward && gpu_wants_fast(r, selected);
   if (r->only && strcmp(r->only, s->name)) return false;
   if (s == &strategy_decode) return gpu_wants_fast(r, selected) && !backward;
@@ -317,19 +323,18 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
  * family makes them, the general ones are for calls that it refuses and for numbers
  * that are not finite; with several passes they also round, and sinks may have
  * inputs. Calls for gradients mostly train, with dropout where the plan has some. Where
- * kernels gather rows or walk lists, those of neighbouring rows are for calls that these
- * refuse. */
+ * kernels gather rows, walk lists or have patches, those of neighbouring rows are for
+ * calls that these refuse. */
 static bool gpu_gradients_are_rare(const plan *p, const gpu_jobs *jobs,
                                    const gpu_job *j) {
   const dil_table *t = &p->table;
   bool fast = false, special = false;
   for (int32_t i = 0; i < jobs->count; i++) {
     fast |= jobs->job[i].strategy == &strategy_hopper_gradient;
-    special |= jobs->job[i].strategy == &strategy_gather_gradient ||
-               jobs->job[i].strategy == &strategy_list_gradient;
+    special |= gpu_is_special(jobs->job[i].strategy);
   }
   if (j->strategy == &strategy_gradient)
-    return fast && t->pass_count == 1 && t->input_count == 0;
+    return (fast || special) && t->pass_count == 1 && t->input_count == 0;
   if (j->strategy != &strategy_hopper_gradient) return false;
   return special || (t->dropout > 0 && !j->code.knob[GRADIENT_KNOB_DROPS]);
 }

@@ -134,6 +134,31 @@ START_TEST(listed_gradients) {
 }
 END_TEST
 
+/* Gradients over grids: both directions have shapes of their own. */
+static const char *const grid_gradients[] = {
+    "head_dim 64; dtype bf16; grid 128 x 128; neighborhood 13 x 13;",
+    "head_dim 128; dtype f16; grid 128 x 128; neighborhood 13 x 13; causal y;",
+    "head_dim 96 value 40; dtype bf16; grid any x 45; window (6, 0) x 3;",
+    "head_dim 64; dtype f16; grid 30 x 48 x 80; neighborhood 5 x 9 x 9;",
+    "head_dim 128; dtype bf16; grid 9 x 40 x 90; dilation 1 x 2 x 2; window 1 x 3 x 3;",
+    "head_dim 128; dtype f16; grid 12 x 300; window 2 x 100;"};
+enum { GRID_GRADIENTS = sizeof grid_gradients / sizeof *grid_gradients };
+
+START_TEST(gradients_of_grids) {
+  char text[300];
+  if (!gate_has_compiler()) return;
+  snprintf(text, sizeof text, "pattern p { heads 4 kv 2; %s branch { } }",
+           grid_gradients[_i]);
+  tested_pattern *s = tested_pattern_new("grid", text, NULL, 0);
+  gpu_request request = {.common = {gate_backward_plan(s)}, .arch = 90,
+                         .full_sequences_only = true};
+  ck_assert_msg(made_by(&request, "grid gradient") ==
+                    (GRADIENT_Q | GRADIENT_K | GRADIENT_V),
+                "%s", text);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* The fused form, which no part of a sequence takes: its widths, with and without
  * dropout. Wider heads, and f16 with dropout, have two kernels (NONE). */
 enum { NONE = 0, PLAIN = 10, DROPPING = 1 };
@@ -194,6 +219,7 @@ int main(void) {
   tcase_add_loop_test(tests, gathered_rows, 0, GATHERED_SIZES);
   tcase_add_loop_test(tests, listed_blocks, 0, LIST_SIZES);
   tcase_add_loop_test(tests, listed_gradients, 0, LIST_GRADIENTS);
+  tcase_add_loop_test(tests, gradients_of_grids, 0, GRID_GRADIENTS);
   tcase_add_loop_test(tests, fused_gradients_on_hopper, 0, FUSED_SIZES);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
