@@ -90,9 +90,9 @@ const char *gradient_estimate_reason(const compilation *c, const plan *backward,
   return refusal;
 }
 
-/* Counts blocks anew where all passes have patches of a grid. A box of keys has the
- * queries of its patch of keys turned round: as many. */
-static void estimate_patches(const dil_table *t, const dil_cuda_code *code,
+/* Counts blocks where all passes have patches of a grid. A box of keys has the queries of
+ * its patch of keys turned round: as many. False: they have none. */
+static bool estimate_patches(const dil_table *t, const dil_cuda_code *code,
                              int64_t batch, int64_t cells, cover_count *count) {
   const patch_tile_shape shape = {.lanes = code->tile_rows,
                                   .key_block = code->tile_keys,
@@ -105,12 +105,33 @@ static void estimate_patches(const dil_table *t, const dil_cuda_code *code,
     const dil_branch *b = &t->branches[own];
     if (!patch_may(t, &t->passes[i]) ||
         !patch_plan_make(t, own, cells, &shape, &p))
-      return;
+      return false;
     blocks += (b->head_last - b->head_first + 1) *
               patch_plan_blocks(&p, code->tile_keys);
   }
-  count->full = 0;
-  count->partial = (double)batch * blocks;
+  *count = (cover_count){.partial = (double)batch * blocks};
+  return true;
+}
+
+static bool is_patched(const dil_cuda_code *code) {
+  return !strcmp(code->family, "grid gradient");
+}
+
+/* Counts the boxes of the fast kernels for grids. */
+static void estimate_boxes(const call_setup *planned, const dil_table *t,
+                           const dil_cuda_code *code, cover_count *count) {
+  enum { LANES = 16 }; /* rows of a warp, all along the last axis */
+  const int32_t *of = code->knob;
+  bool keys = of[GRADIENT_KNOB_MAKES] != GRADIENT_Q, solid = t->grid.axes == 3;
+  int32_t z = of[GRID_KNOB_Z], y = of[GRID_KNOB_Y];
+  int32_t box_y = of[GRID_KNOB_BOX_Y], box_x = of[GRID_KNOB_BOX_X];
+  const int32_t size[DIL_GRID_AXES] = {solid ? z : y, solid ? y : LANES, LANES};
+  const int32_t box[DIL_GRID_AXES] = {solid ? 1 : box_y, solid ? box_y : box_x, box_x};
+  patch_plan p;
+  *count = (cover_count){0};
+  if (patch_plan_of(t, 0, planned->size[CALL_M], size, &p))
+    count->partial = (double)planned->size[CALL_B] * t->heads *
+                     patch_plan_boxes(&p, box, keys ? patch_queries : patch_keys);
 }
 
 static bool gathers(const dil_cuda_code *code) {
@@ -155,12 +176,13 @@ static double estimate_kernel(const call_setup *planned, const dil_table *t,
                               const dil_cuda_facts *facts) {
   cover_count count;
   bool keys = code->knob[GRADIENT_KNOB_MAKES] & (GRADIENT_K | GRADIENT_V);
-  measure_cover(planned, keys ? code->tile_keys : code->tile_rows,
-                keys ? code->tile_rows : code->tile_keys, &count);
+  if (is_patched(code))
+    estimate_boxes(planned, t, code, &count);
+  else if (fast || !estimate_patches(t, code, planned->size[CALL_B],
+                                     planned->size[CALL_M], &count))
+    measure_cover(planned, keys ? code->tile_keys : code->tile_rows,
+                  keys ? code->tile_rows : code->tile_keys, &count);
   if (gathers(code)) estimate_gathered(planned, t, code, &count);
-  if (!fast)
-    estimate_patches(t, code, planned->size[CALL_B], planned->size[CALL_M],
-                     &count);
   const cost_gpu_case spot = {.facts = facts,
                               .code = code,
                               .count = &count,

@@ -362,6 +362,22 @@ double patch_plan_blocks(const patch_plan *p, int32_t key_block) {
   return blocks;
 }
 
+double patch_plan_boxes(const patch_plan *p, const int32_t box[DIL_GRID_AXES],
+                        patch_sees *sees) {
+  double all = 0;
+  for (int64_t i = 0; i < p->patches; i++) {
+    patch_box x;
+    double boxes = 1;
+    if (!patch_at(p, i, &x)) continue;
+    for (int32_t k = 0; k < p->axes; k++) {
+      int64_t length = patch_length(sees(&p->axis[k], x.cells[k], x.query[k]));
+      boxes *= (double)((length + box[k] - 1) / box[k]);
+    }
+    all += boxes;
+  }
+  return all;
+}
+
 int64_t patch_plan_keys(const patch_plan *p) {
   int64_t keys = 1;
   for (int32_t k = 0; k < p->axes; k++) {

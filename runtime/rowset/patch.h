@@ -56,6 +56,9 @@ static inline int64_t patch_length(patch_span s) {
   return s.last < s.first ? 0 : s.last - s.first + 1;
 }
 
+/* The columns along an axis, of `cells` cells, that the rows of a span see. */
+typedef patch_span patch_sees(const patch_axis *a, int64_t cells, patch_span rows);
+
 /* One patch, and its box of keys. */
 typedef struct patch_box {
   int64_t residue[DIL_GRID_AXES], cells[DIL_GRID_AXES]; /* of the residue */
@@ -79,6 +82,10 @@ double patch_plan_visits(const patch_plan *p);
 /* Blocks of so many keys that all patches visit, for one head, where a box is one
  * range. */
 double patch_plan_blocks(const patch_plan *p, int32_t key_block);
+/* Boxes of so many cells along each axis that take the columns of all patches, for one
+ * head. `sees`: patch_keys, or patch_queries. */
+double patch_plan_boxes(const patch_plan *p, const int32_t box[DIL_GRID_AXES],
+                        patch_sees *sees);
 /* Keys in the box of the patch in the middle. */
 int64_t patch_plan_keys(const patch_plan *p);
 /* Returns whether a pass visits far fewer keys by patches than by tiles of
@@ -93,10 +100,8 @@ int64_t patch_cells(const dil_table *table);
 int64_t patch_residue_cells(const patch_axis *a, int64_t residue);
 /* Patch `index`. False: its residue has none so far out. */
 bool patch_at(const patch_plan *p, int64_t index, patch_box *out);
-/* The keys along an axis, of `cells` cells, that the queries of a span see. */
-patch_span patch_keys(const patch_axis *a, int64_t cells, patch_span query);
-/* The queries along an axis that see a key of a span. */
-patch_span patch_queries(const patch_axis *a, int64_t cells, patch_span key);
+/* The keys that queries see, and the queries that see keys. */
+patch_sees patch_keys, patch_queries;
 /* The position of a cell of the box's residue. */
 int64_t patch_position(const patch_plan *p, const patch_box *box,
                        const int64_t *cell);

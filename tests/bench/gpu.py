@@ -153,7 +153,8 @@ def pattern_cases(peers):
                    kernel="blocks128", peers=peers)]
     cases += [Case(f"backward-{name}", 16384, 16, 64, (), (), kernel=name,
                    backward=True, peers=peers)
-              for name in ("past", "sinks", "alibi", "documents", "blocks128")]
+              for name in ("past", "sinks", "alibi", "documents", "blocks128",
+                           "neighborhood")]
     cases += [Case(f"decode-{batch}-{keys}", 1, heads, width, (), (),
                    kernel="decode_gqa", file="examples/decode_gqa.dil",
                    batch=batch, keys=keys, kv_heads=8, peers=peers)

@@ -191,7 +191,7 @@ static int compute(const spec *s, FILE *out) {
   }
   if (backward && !on_ring && gpu_wanted()) {
     fputs(gpu_gradients_problem(s, made), out);
-    return 0;
+    return strstr(gpu_gradient_kernels(), "hopper") ? TOOK_HOPPER : 0;
   }
   const char *const *isas = cpu_isas();
   int32_t count = 0;

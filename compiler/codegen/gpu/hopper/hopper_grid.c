@@ -35,7 +35,7 @@ typedef struct grid_shape {
  * most, and the columns that rows of an axis see (patch_keys, or patch_queries). */
 typedef struct grid_tiles {
   int32_t warpgroups, keys, boxes_x;
-  patch_span (*sees)(const patch_axis *a, int64_t cells, patch_span rows);
+  patch_sees *sees;
 } grid_tiles;
 
 /* Each visit of a box costs so many keys more, and with several boxes along x each
