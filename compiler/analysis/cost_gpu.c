@@ -198,6 +198,8 @@ static const struct {
 } gradient_slowness[2] = {{3.9, 170}, {0.95, 35}};
 /* Of those that walk lists: tiles of 64 rows read more of shared memory. */
 static const double list_gradient_slowness = 1.2;
+/* Of those over grids: likewise, and every box is masked. */
+static const double grid_gradient_slowness = 1.45;
 
 /* Operations of a pair by kernels that make these gradients (GRADIENT_...):
  * scores and dP are computed again by each. */
@@ -230,6 +232,7 @@ double cost_gpu_gradient_seconds(const pattern *p, const cost_gpu_case *c,
   double slow =
       gradient_slowness[fast].whole + gradient_slowness[fast].each / dim;
   if (!strcmp(code->family, "list gradient")) slow *= list_gradient_slowness;
+  if (!strcmp(code->family, "grid gradient")) slow *= grid_gradient_slowness;
   double each = gradient_pair_flops(p, makes) * visited / tiles;
   return turns(tiles, blocks * c->facts->processors) * blocks * each * slow /
          rate_of(p, chip);

@@ -302,27 +302,34 @@ const gpu_strategy strategy_hopper_grid = {"hopper grid", 0, grid_can,
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* A kernel of gradients: what it makes; warpgroups, each with tiles for itself, and
- * stages of boxes. The sums of dK and dV leave three warpgroups no registers. */
+/* A configuration of a kernel of gradients: what it makes; warpgroups, each with tiles for
+ * itself; stages of boxes, and what these hold at most. */
 typedef struct grid_gradient {
   int32_t makes;
   const char *name;
-  int32_t warpgroups, stages;
+  int32_t warpgroups, stages, keys;
 } grid_gradient;
 
-/* Kernel number `variant` of a plan. */
-static const grid_gradient *grid_gradient_of(const dil_table *t, int32_t variant) {
-  enum { NARROW = 64 };
-  static const grid_gradient all[2][2] = {
-      {{GRADIENT_Q, "dq", 3, 3}, {GRADIENT_K | GRADIENT_V, "dkv", 2, 4}},
-      {{GRADIENT_Q, "dq", 2, 2}, {GRADIENT_K | GRADIENT_V, "dkv", 2, 2}}};
-  return &all[grid_width(t) > NARROW][variant];
+enum { GRID_GRADIENTS = 2, GRID_GRADIENT_FORMS = 2 };
+
+/* Configuration `fallback` of kernel number `variant`. ptxas may spill registers in the
+ * first. */
+static const grid_gradient *grid_gradient_of(const dil_table *t, int32_t variant,
+                                             int32_t fallback) {
+  enum { NARROW = 64, DKV = GRADIENT_K | GRADIENT_V };
+  static const grid_gradient all[2][GRID_GRADIENTS][GRID_GRADIENT_FORMS] = {
+      {{{GRADIENT_Q, "dq", 2, 3, 112}, {GRADIENT_Q, "dq", 3, 3, 64}},
+       {{DKV, "dkv", 2, 2, 112}, {DKV, "dkv", 2, 4, 64}}},
+      {{{GRADIENT_Q, "dq", 2, 2, 64}}, {{DKV, "dkv", 2, 2, 64}}}};
+  if (variant >= GRID_GRADIENTS || fallback >= GRID_GRADIENT_FORMS) return NULL;
+  const grid_gradient *g = &all[grid_width(t) > NARROW][variant][fallback];
+  return g->makes ? g : NULL;
 }
 
 static bool grid_gradient_shape(const dil_table *t, const grid_gradient *g,
                                 grid_shape *s) {
-  enum { KEYS = 64, BOXES = 4 };
-  const grid_tiles tiles = {1, KEYS, BOXES,
+  enum { BOXES = 4 };
+  const grid_tiles tiles = {1, g->keys, BOXES,
                             g->makes == GRADIENT_Q ? patch_keys : patch_queries};
   return grid_find_shape(t, 0, &tiles, s);
 }
@@ -344,9 +351,9 @@ static const char *grid_gradient_refuses(const dil_table *t) {
   const char *refusal = grid_refusal(t, 0);
   if (!refusal && t->dropout > 0) refusal = "dropout";
   if (!refusal && backward_asks_states(t)) refusal = "a softmax for each branch";
-  for (int32_t i = 0; i < 2 && !refusal; i++) {
+  for (int32_t i = 0; i < GRID_GRADIENTS && !refusal; i++) {
     grid_shape s;
-    if (!grid_gradient_shape(t, grid_gradient_of(t, i), &s))
+    if (!grid_gradient_shape(t, grid_gradient_of(t, i, 0), &s))
       refusal = "rows that see too much of the grid along its last axis";
     else if (grid_fills_badly(t, 0, &s, slowness)) refusal = "a grid that patches fill badly";
   }
@@ -362,9 +369,8 @@ static bool grid_gradient_write(const gpu_request *r, int32_t variant, int32_t f
   const dil_table *t = &r->common.plan->table;
   const launch_layout layout = layout_of(t, false);
   grid_shape s;
-  if (variant > 1 || fallback) return false;
-  const grid_gradient *g = grid_gradient_of(t, variant);
-  if (!grid_gradient_shape(t, g, &s)) return false;
+  const grid_gradient *g = grid_gradient_of(t, variant, fallback);
+  if (!g || !grid_gradient_shape(t, g, &s)) return false;
   *code = (dil_cuda_code){.family = "grid gradient",
                           .arch = r->arch,
                           .threads = 128 * (g->warpgroups + 1),
