@@ -256,6 +256,8 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     hopper_block_list decode shards grid_kernels gradients_cuda
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --grids --count 6 --seed "$seed" \
     >"$TMP/grids for Hopper on sm_90" 2>&1
+  "$BUILD/tests/fuzz/fuzz_pattern" --hopper --grids --backward --count 2 --seed "$seed" \
+    >"$TMP/gradients of grids for Hopper on sm_90" 2>&1
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --choices --count 4 --seed "$seed" \
     >"$TMP/choices for Hopper on sm_90" 2>&1
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \

@@ -197,7 +197,9 @@ is "what stays with it" explained 'Hopper kernel: masks or scores over a grid' -
 is "a schedule may ask for Hopper" explained 'by hopper pairs' -k quick
 is "wide neighbourhoods, too" explained 'by hopper grid bf16 192x80' -k plain -D w=101
 is "gradients over a grid" \
-  explained 'by gradient dkv bf16 64x64' -k plain --backward
+  explained 'by hopper grid gradient dkv bf16 2x64x112' -k plain --backward
+is "gradients over a grid, masked" \
+  explained 'by gradient dkv bf16 64x64' -k masked --backward
 is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 is "a grid without Hopper" foretold 80 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 

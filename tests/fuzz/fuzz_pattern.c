@@ -96,15 +96,16 @@ static bool took_hopper(data *d, const kernel_made *k) {
   return k->cuda && strstr(gpu_variants(d, k->cuda), "hopper");
 }
 
-/* A call backward: what it brings and wants varies with the seed. */
+/* A call backward: what it brings and wants varies with the seed, as far as kernels that
+ * are aimed at take it. */
 static gradient_shape gradient_shape_of(const spec *s, int32_t *lengths) {
   uint32_t bits = s->seed * 0x9E3779B1u;
   gradient_shape shape = {.call = shape_of(s, lengths),
                           .without_dlse = bits >> 8 & 1,
                           .without_lse = (bits >> 9 & 3) == 0,
-                          .wide = (bits >> 11 & 3) == 0};
+                          .wide = !aims && (bits >> 11 & 3) == 0};
   for (int32_t x = 0; x < GRADIENT_TENSORS; x++)
-    shape.layout[x] = (guard_layout)((s->layout + (bits >> (12 + 2 * x))) % 4);
+    shape.layout[x] = (guard_layout)((s->layout + (bits >> (12 + 2 * x))) % (aims ? 2 : 4));
   if ((bits >> 20 & 3) == 0) shape.unwanted = bits >> 22 & 14;
   return shape;
 }
