@@ -134,8 +134,10 @@ static bool has_uncovered_row(const row_marks *m) {
   return memchr(m->covered, 0, (size_t)(m->end - m->from)) != NULL;
 }
 
-static double uncovered_count(cover *c) {
-  double count = 0;
+static double uncovered_count(cover *c, const cover_order *all) {
+  double count = 0, pairs, seeing;
+  if (all->count == 1 && cover_grid_count(c, all->branch[0], &pairs, &seeing))
+    return (double)c->M - seeing;
   if (!c->marks) c->marks = ARENA_ARRAY(c->arena, uint8_t, 2 * ROWS_AT_ONCE);
   uint8_t *covered = c->marks, *rows = c->marks + ROWS_AT_ONCE;
   for (int64_t from = c->first; from < c->M; from += ROWS_AT_ONCE) {
@@ -209,11 +211,15 @@ static void count_head_pairs(cover *c, const cover_order *all, double heads,
   bool unites = c->pattern->combine == DIL_COMBINE_UNION;
   for (int32_t k = 0; k < all->count; k++) {
     cover_set set;
-    cover_set_make(c, branch_bit(all->branch[k]), &set);
-    own[k] = cover_set_count(c, &set);
+    double seeing;
+    if (!cover_grid_count(c, all->branch[k], &own[k], &seeing)) {
+      cover_set_make(c, branch_bit(all->branch[k]), &set);
+      own[k] = cover_set_count(c, &set);
+    }
     pairs += own[k];
   }
-  if (unites || wants_distinct) distinct = cover_union(c, all, own);
+  if (unites || wants_distinct)
+    distinct = all->count == 1 ? own[0] : cover_union(c, all, own);
   count->pairs += heads * (unites ? distinct : pairs);
   count->distinct += heads * distinct;
 }
@@ -258,6 +264,16 @@ static int64_t find_heads(cover *c) {
   return 0;
 }
 
+/* `t`: NULL, no tiles are counted. */
+static void count_all(cover *c, tile_counts *t, cover_count *count) {
+  for (int64_t heads; (heads = find_heads(c)) > 0; c->head++) {
+    cover_order all = order_of(c->pattern, c->head);
+    count_head_pairs(c, &all, (double)heads, true, count);
+    count->uncovered += (double)heads * uncovered_count(c, &all);
+    if (t) count_head_tiles(c, &all, (double)heads, t, count);
+  }
+}
+
 void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
                    int32_t tile_keys, const dil_call *call, int64_t b,
                    cover_count *count) {
@@ -266,12 +282,16 @@ void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
   *count = (cover_count){0};
   cover_open(&c, p, N, M, call, b);
   tile_counts t = {.rows = tile_rows, .keys = tile_keys};
-  for (int64_t heads; (heads = find_heads(&c)) > 0; c.head++) {
-    cover_order all = order_of(c.pattern, c.head);
-    count_head_pairs(&c, &all, (double)heads, true, count);
-    count->uncovered += (double)heads * uncovered_count(&c);
-    count_head_tiles(&c, &all, (double)heads, &t, count);
-  }
+  count_all(&c, &t, count);
+  cover_close(&c, count);
+}
+
+void cover_rows(const pattern *p, int64_t N, int64_t M, const dil_call *call,
+                int64_t b, cover_count *count) {
+  cover c;
+  *count = (cover_count){0};
+  cover_open(&c, p, N, M, call, b);
+  count_all(&c, NULL, count);
   cover_close(&c, count);
 }
 

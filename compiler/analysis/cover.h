@@ -30,6 +30,9 @@ typedef struct cover_count {
 void cover_pattern(const pattern *p, int64_t N, int64_t M, int32_t tile_rows,
                    int32_t tile_keys, const dil_call *call, int64_t b,
                    cover_count *count);
+/* The same without tiles. */
+void cover_rows(const pattern *p, int64_t N, int64_t M, const dil_call *call,
+                int64_t b, cover_count *count);
 /* Counts nothing but `pairs`, in a fraction of the time. */
 void cover_pairs(const pattern *p, int64_t N, int64_t M, const dil_call *call,
                  int64_t b, cover_count *count);

@@ -112,6 +112,12 @@ void cover_subrange_mark(const cover_subrange *subrange, uint8_t *covered);
 void cover_subrange_tiles(const cover_subrange *subrange, int64_t rows,
                           int64_t keys, cover_tiles *tiles);
 
+/* ---- cover_grid.c -------------------------------------------------------- */
+
+/* Pairs of a branch over a grid, and rows that see a key. False: not the axes alone
+ * decide. */
+bool cover_grid_count(const cover *c, int32_t branch, double *pairs, double *seeing);
+
 /* ---- cover_union.c ------------------------------------------------------- */
 
 /* Pairs that some branch of the order reaches; own[k] are those of its branch

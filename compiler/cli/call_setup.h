@@ -215,6 +215,8 @@ const char *call_tensor_shape_text(arena *a, const dil_tensor *tensor);
 /* The counts of cover_pattern, summed over the batch rows. */
 void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
                    cover_count *count);
+/* The same without tiles. */
+void measure_rows(const call_setup *b, cover_count *count);
 /* Counts only `pairs`, in a fraction of the time. */
 void measure_pairs(const call_setup *b, cover_count *count);
 /* How a kernel for `isa` multiplies. */

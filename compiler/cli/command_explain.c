@@ -136,7 +136,8 @@ static dil_status fill_report(const call_setup *b, compilation *c,
   /* As it runs: masks may have become branches (normalise.c). */
   call_setup planned = *b;
   planned.pattern = c->plan->pattern;
-  measure_cover(&planned, COST_TILE_ROWS, r->tile_keys, &r->count);
+  if (r->gpu) measure_rows(&planned, &r->count);
+  else measure_cover(&planned, COST_TILE_ROWS, r->tile_keys, &r->count);
   r->flops = cost_flops(p, r->count.pairs);
   r->bytes = (double)B * cost_bytes(p, N, M);
   r->dense = (double)B * cost_dense(p, N, M, false);

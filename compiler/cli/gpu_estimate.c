@@ -114,10 +114,12 @@ static void estimate_predict(const call_setup *b, const compilation *c,
   gpu_estimate_pass *own = &f->pass[pass];
   call_setup alone = *b;
   alone.pattern = estimate_pattern(c, pass);
-  measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
   /* A kernel without classes of rows counts its own visits: patches, gathered rows and
    * blocks of listed keys are no tiles of neighbouring positions. */
-  if (run->visited >= 0 && !run->classes) {
+  bool tells = run->visited >= 0 && !run->classes;
+  if (tells) measure_rows(&alone, &own->count);
+  else measure_cover(&alone, code->tile_rows, code->tile_keys, &own->count);
+  if (tells) {
     own->count.full = run->visited - run->masked;
     own->count.partial = run->masked;
     own->count.empty = run->skipped;

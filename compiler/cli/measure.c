@@ -44,30 +44,45 @@ static bool differs_by_batch(const pattern *p) {
   return false;
 }
 
-/* Without tiles nothing but pairs is counted. */
-static void measure_row(const call_setup *b, int64_t row, int32_t tile_rows,
-                        int32_t tile_keys, cover_count *count) {
+/* What is counted: pairs alone; these and rows without keys; tiles, too. */
+typedef struct measured {
+  enum { PAIRS, ROWS, TILES } what;
+  int32_t tile_rows, tile_keys;
+} measured;
+
+static void measure_row(const call_setup *b, int64_t row, measured m,
+                        cover_count *count) {
+  const pattern *p = b->pattern;
   int64_t N = call_setup_queries(b, row), M = call_setup_keys(b, row);
-  if (tile_rows > 0)
-    cover_pattern(b->pattern, N, M, tile_rows, tile_keys, &b->call, row, count);
-  else cover_pairs(b->pattern, N, M, &b->call, row, count);
+  if (m.what == TILES)
+    cover_pattern(p, N, M, m.tile_rows, m.tile_keys, &b->call, row, count);
+  else if (m.what == ROWS) cover_rows(p, N, M, &b->call, row, count);
+  else cover_pairs(p, N, M, &b->call, row, count);
 }
 
-void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
-                   cover_count *sum) {
+static void measure(const call_setup *b, measured m, cover_count *sum) {
   int64_t B = documents_count(&b->call);
   bool alike = !b->call.lengths && !documents_given(&b->call) &&
                !differs_by_batch(b->pattern);
   cover_count one;
   *sum = (cover_count){0};
   for (int64_t row = 0; row < (alike && B ? 1 : B); row++) {
-    measure_row(b, row, tile_rows, tile_keys, &one);
+    measure_row(b, row, m, &one);
     add_cover_count(sum, &one, alike ? (double)B : 1);
   }
 }
 
+void measure_cover(const call_setup *b, int32_t tile_rows, int32_t tile_keys,
+                   cover_count *sum) {
+  measure(b, (measured){TILES, tile_rows, tile_keys}, sum);
+}
+
+void measure_rows(const call_setup *b, cover_count *sum) {
+  measure(b, (measured){.what = ROWS}, sum);
+}
+
 void measure_pairs(const call_setup *b, cover_count *sum) {
-  measure_cover(b, 0, 0, sum);
+  measure(b, (measured){.what = PAIRS}, sum);
 }
 
 typedef struct peak_work {

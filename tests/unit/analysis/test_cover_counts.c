@@ -3,6 +3,7 @@
  * time. */
 #include "compiler/analysis/cover.h"
 #include "runtime/base/arithmetic.h"
+#include "tests/support/numeric.h"
 #include "tests/support/patterns.h"
 #include "tests/support/suite.h"
 #include <check.h>
@@ -372,6 +373,60 @@ START_TEST(overlapping_dilations) {
 }
 END_TEST
 
+/* ---- grids --------------------------------------------------------------- */
+
+/* Where the axes alone decide, pairs follow from their extents. A mask that every pair
+ * fulfils makes them be enumerated: both count the same. */
+static const struct {
+  const char *words;
+  int64_t cells;
+} grids[] = {
+    {"grid 9 x 13; neighborhood 5 x 7;", 117},
+    {"grid 9 x 13; neighborhood 5 x 7; causal y;", 117},
+    {"grid 7 x 11; window (2, 0) x 3; causal x;", 77},
+    {"grid any x 10; dilation 2 x 3; neighborhood 3 x 3;", 120},
+    {"grid 3 x 5 x 8; neighborhood 3 x 3 x 3; dilation 1 x 1 x 2;", 120},
+    {"grid 4 x 5 x 6; window 1 x inf x (3, 1); causal z;", 120},
+    {"grid 8 x 9; window 1 x inf; neighborhood 3 x inf;", 72},
+};
+enum { GRIDS = sizeof grids / sizeof *grids };
+
+static cover_count count_grid(const char *words, const char *mask, int64_t cells) {
+  char text[300];
+  cover_count count;
+  snprintf(text, sizeof text,
+           "pattern p { heads 3; head_dim 8; dtype f32; %s branch { %s } }", words, mask);
+  tested_pattern *s = tested_pattern_new("grid", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s", s->problem);
+  cover_rows(s->pattern, cells, cells, NULL, 0, &count);
+  tested_pattern_free(s);
+  return count;
+}
+
+START_TEST(grids_by_their_axes) {
+  int64_t cells = grids[_i].cells;
+  cover_count own = count_grid(grids[_i].words, "", cells);
+  cover_count each = count_grid(grids[_i].words, "mask i + j >= 0;", cells);
+  ck_assert(each.boxes > 0 && own.boxes == 0);
+  ck_assert_msg(own.pairs == each.pairs && own.distinct == each.distinct &&
+                    own.uncovered == each.uncovered,
+                "%s: %g pairs, %g rows without keys; %g, %g", grids[_i].words, own.pairs,
+                own.uncovered, each.pairs, each.uncovered);
+}
+END_TEST
+
+/* Each query of a neighbourhood has as many keys. */
+START_TEST(a_grid_of_millions) {
+  double start = (double)clock();
+  cover_count count = count_grid("grid 64 x 160 x 256; neighborhood 5 x 9 x 9;", "",
+                                 64 * 160 * 256);
+  ck_assert_double_eq(count.pairs, 3.0 * 64 * 160 * 256 * 5 * 9 * 9);
+  ck_assert_double_eq(count.uncovered, 0);
+  ck_assert(!count.estimated);
+  expect_soon(start, 1);
+}
+END_TEST
+
 /* ---- the suite ----------------------------------------------------------- */
 
 int main(void) {
@@ -392,6 +447,8 @@ int main(void) {
   tcase_add_test(tests, random_blocks_of_a_million_are_sampled);
   tcase_add_test(tests, overlapping_windows);
   tcase_add_test(tests, overlapping_dilations);
+  tcase_add_loop_test(tests, grids_by_their_axes, 0, GRIDS);
+  tcase_add_test(tests, a_grid_of_millions);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
