@@ -14,6 +14,7 @@ const pattern *cost_beside(arena *a, const pattern *p, bool causal) {
   *dense = *p;
   dense->combine = DIL_COMBINE_SOFTMAX;
   dense->input_count = 0;
+  dense->grid = (grid){0};
   dense->branch_count = 1;
   dense->branch = all;
   *all = (branch){.dilation = 1,

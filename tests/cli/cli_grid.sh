@@ -56,6 +56,12 @@ is "a query is shown" \
 is "as a picture" "$DIL" show $file -o "$TMP/n.png"
 is "there is no such query" \
   says 'cells 0..16383, not 16384' "$DIL" show $file --query 16384
+cat >"$TMP/video.dil" <<'END'
+pattern video { heads 2; head_dim 64; dtype f32; grid 30 x 48 x 80;
+                neighborhood 5 x 9 x 9; branch { } }
+END
+is "pairs of a large grid are counted by its axes" \
+  says '^density  *93312000 distinct pairs' "$DIL" explain "$TMP/video.dil"
 "$DIL" print --after plan "$TMP/g.dil" -k k >"$TMP/g.plan"
 is "a plan is read back" \
   good "$DIL" run --from plan "$TMP/g.plan" --seq 126 --random 5 --check
