@@ -114,14 +114,17 @@ static dil_status decode_fill_maps(const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* Workspace: the parts of split keys, and a counter for each tile. */
+/* Workspace: the parts of split keys, and a byte for each tile, where tiles are more than
+ * a launch's counters have room for. */
+enum { DECODE_CLAIMS = 8, DECODE_ARRIVALS = COUNTER_BYTES - DECODE_CLAIMS };
 static int64_t decode_part_bytes(const cuda_run *r, const decode_launch *l) {
   int64_t pitch = DECODE_PART(r->table->value_dim);
   int64_t rows = r->B * r->N * r->table->heads;
   return l->splits == 1 ? 0 : round_up(rows * l->splits * pitch * 4, 256);
 }
 static int64_t decode_counter_bytes(const cuda_run *r, const decode_launch *l) {
-  return l->splits == 1 ? 0 : round_up(r->B * l->tiles * 4, 256);
+  int64_t tiles = r->B * l->tiles;
+  return l->splits == 1 || tiles <= DECODE_ARRIVALS ? 0 : round_up(tiles, 256);
 }
 
 static int64_t decode_workspace(const cuda_run *r, int32_t pass,
@@ -173,6 +176,7 @@ static dil_status decode_launch_pass(const cuda_run *r, int32_t pass,
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
+  if (!l.arrived) l.arrived = l.counters + DECODE_CLAIMS / sizeof *l.counters;
   status = cuda_launch(r, code, 0, blocks, code->about.threads, code->about.shared, &l);
   return counters_give(counters, r->stream, &counter, status);
 }

@@ -190,6 +190,17 @@ DIL_INLINE void write_rows(const decode_launch &l,
   });
 }
 
+/* Counts the splits of a unit, and returns whether all of its tile have ended. No byte
+ * overflows: a tile has at most 64. The last unit clears it for the next launch. */
+DIL_INLINE bool count_splits(const decode_launch &l, const decode_unit_message &u) {
+  unsigned *word = l.arrived + u.number / 4;
+  int shift = u.number % 4 * 8;
+  unsigned before = count_up(word, (unsigned)u.count << shift) >> shift & 255;
+  bool last = before + (unsigned)u.count == (unsigned)u.splits;
+  if (last) count_up(word, 0 - ((unsigned)u.splits << shift));
+  return last;
+}
+
 /* Counts the parts that the team left, and returns whether all of the tile are
  * there. */
 DIL_INLINE bool count_parts(const decode_launch &l, const decode_unit_message &u,
@@ -197,8 +208,7 @@ DIL_INLINE bool count_parts(const decode_launch &l, const decode_unit_message &u
   __threadfence();
   meet_team(team);
   if (mine == 0 && threadIdx.x % 32 == 0)
-    *last_of(team) = count_up(l.arrived + u.number, (unsigned)u.count) +
-                         (unsigned)u.count == (unsigned)u.splits;
+    *last_of(team) = count_splits(l, u);
   meet_team(team);
   __threadfence();
   return *last_of(team);

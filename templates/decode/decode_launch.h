@@ -25,7 +25,8 @@ typedef struct decode_launch {
                             * a page if they are fewer */
   int unit_bits;           /* a unit has that power of two of splits, or what is left */
   unsigned *counters;      /* units taken, blocks that have ended; both 0 */
-  unsigned *arrived;       /* [batches][tiles] splits that have ended; all 0 */
+  unsigned *arrived;       /* [batches][tiles] bytes: splits that have ended; all 0
+                            * before and after a launch */
 } decode_launch;
 
 #endif

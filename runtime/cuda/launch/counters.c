@@ -1,11 +1,11 @@
 /* counters.c - tile counters of launches that may overlap.
  *
- * In: the stream of a launch. Out: 64 bytes of device memory that are zero when
+ * In: the stream of a launch. Out: COUNTER_BYTES of memory that are zero when
  * the launch begins and that no concurrent launch uses. The launches of one
  * stream run one after the other and share a counter, which each launch leaves
  * at zero. A captured launch may run at any time, any number of times: it keeps
  * a counter of its own until the graph and its copies are freed. When all
- * counters are lent, a launch takes 64 bytes by a stream-ordered allocation. */
+ * counters are lent, a launch takes one by a stream-ordered allocation. */
 #include "counters.h"
 #include "runtime/base/status.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* counters.h - each launch whose blocks take tiles by counting (a dynamic tile
- * scheduler) gets 64 bytes of device memory; see counters.c. */
+ * scheduler) gets COUNTER_BYTES of device memory; see counters.c. */
 #ifndef DIL_RUNTIME_CUDA_LAUNCH_COUNTERS_H
 #define DIL_RUNTIME_CUDA_LAUNCH_COUNTERS_H
 
@@ -8,7 +8,7 @@
 
 typedef struct cuda_counters cuda_counters;
 
-enum { COUNTER_BYTES = 64 };
+enum { COUNTER_BYTES = 256 };
 
 /* A counter lent to one launch. */
 typedef struct cuda_counter {

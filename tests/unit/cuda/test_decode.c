@@ -42,6 +42,8 @@ static const gpu_case cases[] = {
     {P(BF16(64), "causal; branch { }"), 0, SHAPE(2, 60, 17, 0)},
     {P(BF16(64), "causal; branch { }"), 0, SHAPE(2, 1, 1, 0)},
     {P(BF16(64), "branch { }"), 0, SHAPE(70, 1, 300, 0)},
+    {P("heads 2; head_dim 16; dtype bf16;", "branch { }"), 0,
+     SHAPE(130, 1, 300, 0)}, /* more tiles than a launch's counters */
     /* windows, ranges, segments, dilations */
     {P(BF16(64), "causal; branch { window 300, 0; }"), 0,
      SHAPE(1, 1, 2000, 0)},
