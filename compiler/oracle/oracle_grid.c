@@ -48,11 +48,13 @@ static bool axis_sees(const grid_reach *r, int32_t axis, int64_t extent,
 
 bool oracle_grid_sees(const grid *g, const grid_reach *r, int64_t M, int64_t t,
                       int64_t j) {
-  int64_t query[GRID_AXES], key[GRID_AXES];
-  cell_of(g, t, query);
-  cell_of(g, j, key);
-  for (int32_t a = 0; a < g->axes; a++)
-    if (!axis_sees(r, a, extent_of(g, a, M), query[a], key[a])) return false;
+  for (int32_t a = g->axes - 1; a >= 0; a--) { /* most pairs end at the first of them */
+    int64_t extent = extent_of(g, a, M);
+    int64_t query = a ? t % extent : t, key = a ? j % extent : j;
+    if (!axis_sees(r, a, extent, query, key)) return false;
+    t /= extent;
+    j /= extent;
+  }
   return true;
 }
 

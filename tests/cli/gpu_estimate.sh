@@ -200,6 +200,8 @@ is "gradients over a grid" \
   explained 'by hopper grid gradient dkv bf16 2x64x112' -k plain --backward
 is "gradients over a grid, masked" \
   explained 'by gradient dkv bf16 64x64' -k masked --backward
+is "what they stay with" \
+  explained 'not by the Hopper kernels: masks or scores over a grid' -k masked --backward
 is "a grid on Hopper" foretold 90 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 is "a grid without Hopper" foretold 80 "$TMP/grid.dil" -k plain -D n=17 -D w=5
 

@@ -438,8 +438,11 @@ static bool gpu_refuses(const gpu_request *request, int32_t pass, char *reason,
     snprintf(reason, size, "the schedule says `family general`");
     return true;
   }
-  if (alone.direction == DIL_BACKWARD)
-    return !strategy_hopper_gradient.can(&r, reason, size);
+  if (alone.direction == DIL_BACKWARD) {
+    if (strategy_hopper_gradient.can(&r, reason, size)) return false;
+    r.knobs = NULL;
+    return !alone.table.grid.axes || !strategy_grid_gradient.can(&r, reason, size);
+  }
   const gpu_fast *family = gpu_fast_for(r.arch);
   const gpu_strategy *fast = family->is_pairwise(&alone.table)
                                  ? family->pairwise : family->plain;

@@ -182,7 +182,7 @@ static bool grid_sees_much(const dil_table *t, int32_t pass, int32_t warpgroups,
          s->keys_seen > slowness * patch_linear_keys(&own);
 }
 
-/* Why neither direction takes a plan; NULL: both do. */
+/* Why neither direction takes a plan; NULL: they may. */
 static const char *grid_refusal(const dil_table *t, int32_t pass) {
   const dil_pass *of = &t->passes[pass];
   const dil_branch *b = &t->branches[__builtin_ctzll(of->branches)];
