@@ -1,12 +1,10 @@
-/* gpu.c - the interface of dil-gpu.so (gpu_backend). It asks every strategy in
- * turn. Each variant goes through its configurations until the gate accepts
- * one. Variants are compiled at the same time, a thread each. */
+/* gpu.c - the interface of dil-gpu.so (gpu_backend). In: a plan and a chip. Out: the
+ * variants of every strategy that a request wants, which jobs.c compiles. */
 #include "gpu.h"
 #include "interface.h"
+#include "jobs.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/chips.h"
-#include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,39 +37,6 @@ int64_t gpu_shared_limit(int32_t arch) { return cuda_chip_like(arch)->shared; }
 static const gpu_fast *gpu_fast_for(int32_t arch) {
   const gpu_fast *fast = gpu_fast_of(arch);
   return fast ? fast : fasts[0];
-}
-
-static void gpu_show_source(FILE *out, const dil_cuda_code *code,
-                            const source_text *text) {
-  if (!out || text->lost) return;
-  fprintf(out, "// %s, sm_%d%s: %d threads, %d bytes of shared memory\n%s\n",
-          code->variant, code->arch, cuda_chip_suffix(code->arch),
-          code->threads, code->shared, text->text);
-}
-
-/* Compiles one configuration; *more becomes false if there is none. */
-static dil_status gpu_compile_configuration(const gpu_request *r,
-                                            const gpu_strategy *s,
-                                            int32_t variant, int32_t fallback,
-                                            dil_cuda_code *code, bool *more) {
-  source_text text = {0};
-  *more = s->write(r, variant, fallback, code, &text);
-  dil_status status = DIL_OK;
-  if (*more) {
-    gpu_show_source(r->cuda, code, &text);
-    if (r->source_only) {
-      free(text.text);
-      return DIL_OK;
-    }
-    if (r->ptxas)
-      fprintf(r->ptxas, "%s, sm_%d%s\n", code->variant, code->arch,
-              cuda_chip_suffix(code->arch));
-    status = nvrtc_compile(&text, code, r->ptxas, r->stop, r->cubins);
-    if (status == DIL_UNSUPPORTED && r->ptxas)
-      fprintf(r->ptxas, "%s\n", dil_last_error());
-  }
-  free(text.text);
-  return status;
 }
 
 /* ---- which strategy the knobs select ------------------------------------- */
@@ -136,135 +101,6 @@ static dil_status gpu_select_by_knobs(const gpu_request *r,
 
 /* ---- all codes ----------------------------------------------------------- */
 
-/* The compilation of one variant of a strategy. It has a thread of its own,
- * since NVRTC takes long and runs mostly on one thread. */
-typedef struct gpu_job {
-  gpu_request request;      /* its streams write to `text` below */
-  const gpu_strategy *strategy;
-  int32_t variant;
-  bool deferred;      /* it may come after the kernel */
-  dil_cuda_code code; /* of the preferred configuration, until one
-                         succeeds */
-  dil_status status;
-  char problem[2048];       /* dil_last_error of its thread */
-  char *text[2];
-  size_t length[2];
-  pthread_t thread;
-  bool running;
-} gpu_job;
-
-typedef struct gpu_jobs {
-  int32_t count;
-  gpu_job job[GPU_CODES_MAX];
-} gpu_jobs;
-
-/* Compiles the first configuration that passes the gate. */
-static void *gpu_run_job(void *context) {
-  gpu_job *j = context;
-  bool again;
-  j->status = gpu_compile_configuration(&j->request, j->strategy, j->variant, 0,
-                                        &j->code, &again);
-  for (int32_t n = 1; again && j->status == DIL_UNSUPPORTED; n++) {
-    dil_status next = gpu_compile_configuration(
-        &j->request, j->strategy, j->variant, n, &j->code, &again);
-    if (again) j->status = next;
-  }
-  if (j->status)
-    snprintf(j->problem, sizeof j->problem, "%s", dil_last_error());
-  return NULL;
-}
-
-/* Starts a job in a thread, or runs it here if no thread can be made. */
-static void gpu_start_job(gpu_job *j) {
-  FILE *wanted[2] = {j->request.cuda, j->request.ptxas}, *own[2] = {0};
-  bool lost = false;
-  for (int i = 0; i < 2; i++) {
-    if (wanted[i]) own[i] = open_memstream(&j->text[i], &j->length[i]);
-    lost = lost || (wanted[i] && !own[i]);
-  }
-  j->request.cuda = own[0];
-  j->request.ptxas = own[1];
-  if (lost) {
-    j->status = DIL_MEMORY;
-    snprintf(j->problem, sizeof j->problem, "no memory for a report");
-    return;
-  }
-  bool compiles = !j->request.source_only &&
-                  !(j->request.cubins && j->request.cubins->only);
-  j->running = compiles && !pthread_create(&j->thread, NULL, gpu_run_job, j);
-  if (!j->running) gpu_run_job(j);
-}
-
-static void gpu_finish_job(gpu_job *j, const gpu_request *asked) {
-  FILE *wanted[2] = {asked->cuda, asked->ptxas};
-  FILE *own[2] = {j->request.cuda, j->request.ptxas};
-  if (j->running) pthread_join(j->thread, NULL);
-  for (int i = 0; i < 2; i++) {
-    if (own[i]) fclose(own[i]);
-    if (own[i]) fwrite(j->text[i], 1, j->length[i], wanted[i]);
-    free(j->text[i]);
-  }
-}
-
-/* Lists a strategy's variants, one job each. */
-static dil_status gpu_list_variants(const gpu_request *r, const gpu_strategy *s,
-                                    gpu_jobs *jobs) {
-  char reason[256] = "";
-  if (!s->can(r, reason, sizeof reason)) {
-    if (r->ptxas) fprintf(r->ptxas, "%s: %s\n", s->name, reason);
-    if (s != &strategy_general) return DIL_OK;
-    return dil_fail(DIL_UNSUPPORTED, "no kernel for sm_%d: %s", r->arch,
-                    reason);
-  }
-  for (int32_t m = 0;; m++) {
-    source_text text = {0};
-    dil_cuda_code code;
-    bool more = s->write(r, m, 0, &code, &text);
-    free(text.text);
-    if (!more) break;
-    assert(jobs->count < GPU_CODES_MAX);
-    jobs->job[jobs->count++] =
-        (gpu_job){.request = *r, .strategy = s, .variant = m, .code = code};
-  }
-  return DIL_OK;
-}
-
-static void gpu_put_code(const gpu_job *j, int32_t index, gpu_codes *out) {
-  out->variant[out->count] = index;
-  out->code[out->count++] = j->code;
-}
-
-/* Takes the result of a job. A variant that the gate refused is left out. It is
- * an error if the variant is the last, since no other takes its calls, or if
- * knobs ask for it. */
-static dil_status gpu_take_job(const gpu_jobs *jobs, int32_t index,
-                               gpu_codes *out) {
-  const gpu_job *j = &jobs->job[index];
-  bool last = index + 1 == jobs->count;
-  if (j->status == DIL_UNSUPPORTED && !last && !j->request.knobs)
-    return DIL_OK;
-  if (j->status) return dil_fail(j->status, "%s", j->problem);
-  if (!j->request.source_only) gpu_put_code(j, index, out);
-  return DIL_OK;
-}
-
-static dil_status gpu_run_jobs(const gpu_request *request, gpu_jobs *jobs,
-                               gpu_codes *out) {
-  dil_status status = DIL_OK;
-  for (int32_t i = 0; i < jobs->count; i++)
-    if (!jobs->job[i].deferred) gpu_start_job(&jobs->job[i]);
-  for (int32_t i = 0; i < jobs->count; i++) {
-    if (jobs->job[i].deferred) {
-      gpu_put_code(&jobs->job[i], i, out);
-      continue;
-    }
-    gpu_finish_job(&jobs->job[i], request);
-    dil_status next = gpu_take_job(jobs, i, out);
-    if (!status) status = next;
-  }
-  return status;
-}
-
 /* Returns whether nothing asks for the general kernels alone. */
 static bool gpu_wants_fast(const gpu_request *r, const gpu_strategy *selected) {
   bool only_general = r->only && !strcmp(r->only, strategy_general.name);
@@ -314,7 +150,7 @@ static dil_status gpu_list(const gpu_request *request, gpu_jobs **jobs) {
     if (request->common.plan->direction == DIL_BACKWARD)
       own.full_sequences_only = false;
     if (gpu_is_wanted(request, strategies[i], selected))
-      status = gpu_list_variants(&own, strategies[i], *jobs);
+      status = jobs_list(&own, strategies[i], *jobs);
   }
   return status;
 }
@@ -372,7 +208,7 @@ static dil_status gpu_compile(const backend_request *asked, void *codes) {
   out->count = 0;
   if (!status && request->deferred)
     gpu_mark_deferred(request->common.plan, jobs);
-  if (!status) status = gpu_run_jobs(request, jobs, out);
+  if (!status) status = jobs_run(request, jobs, out);
   free(jobs);
   if (!status) return DIL_OK;
   while (out->count > 0) free(out->code[--out->count].cubin);
@@ -406,7 +242,7 @@ static dil_status gpu_variant(const gpu_request *request, int32_t variant,
   dil_status status = gpu_list(request, &jobs);
   if (!status) {
     gpu_job *j = &jobs->job[variant];
-    gpu_run_job(j);
+    job_run(j);
     *code = j->code;
     if (j->status) status = dil_fail(j->status, "%s", j->problem);
   }
@@ -422,7 +258,7 @@ static dil_status gpu_estimate_codes(const gpu_request *request,
   dil_status status = gpu_list(request, &jobs);
   out->count = 0;
   for (int32_t i = 0; !status && i < jobs->count; i++)
-    gpu_put_code(&jobs->job[i], i, out);
+    job_put_code(&jobs->job[i], i, out);
   free(jobs);
   return status;
 }
