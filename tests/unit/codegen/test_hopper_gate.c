@@ -108,6 +108,16 @@ START_TEST(listed_blocks) {
 }
 END_TEST
 
+/* The gate accepts kernels of a family for all gradients of a pattern. */
+static void expect_gradients(const char *text, const char *family) {
+  tested_pattern *s = tested_pattern_new("gradients", text, NULL, 0);
+  gpu_request request = {.common = {gate_backward_plan(s)}, .arch = 90,
+                         .full_sequences_only = true};
+  ck_assert_msg(made_by(&request, family) == (GRADIENT_Q | GRADIENT_K | GRADIENT_V), "%s",
+                text);
+  tested_pattern_free(s);
+}
+
 /* Their gradients, which take blocks that fill tiles, too. */
 static const char *const list_gradients[] = {
     "head_dim 64; dtype f16; causal; block 128, 64;",
@@ -124,13 +134,7 @@ START_TEST(listed_gradients) {
            "pattern p { heads 4 kv 2; %.*s input kept : u8[H, nbq, nb]; "
            "keep from kept; branch { %s } }",
            before, form, window ? window : "");
-  tested_pattern *s = tested_pattern_new("listed", text, NULL, 0);
-  gpu_request request = {.common = {gate_backward_plan(s)}, .arch = 90,
-                         .full_sequences_only = true};
-  ck_assert_msg(made_by(&request, "list gradient") ==
-                    (GRADIENT_Q | GRADIENT_K | GRADIENT_V),
-                "%s", text);
-  tested_pattern_free(s);
+  expect_gradients(text, "list gradient");
 }
 END_TEST
 
@@ -149,13 +153,7 @@ START_TEST(gradients_of_grids) {
   if (!gate_has_compiler()) return;
   snprintf(text, sizeof text, "pattern p { heads 4 kv 2; %s branch { } }",
            grid_gradients[_i]);
-  tested_pattern *s = tested_pattern_new("grid", text, NULL, 0);
-  gpu_request request = {.common = {gate_backward_plan(s)}, .arch = 90,
-                         .full_sequences_only = true};
-  ck_assert_msg(made_by(&request, "grid gradient") ==
-                    (GRADIENT_Q | GRADIENT_K | GRADIENT_V),
-                "%s", text);
-  tested_pattern_free(s);
+  expect_gradients(text, "grid gradient");
 }
 END_TEST
 
