@@ -44,7 +44,7 @@ static bool differs_by_batch(const pattern *p) {
   return false;
 }
 
-/* What is counted: pairs alone; these and rows without keys; tiles, too. */
+/* A count is of pairs alone, of rows without keys too, or of tiles as well. */
 typedef struct measured {
   enum { PAIRS, ROWS, TILES } what;
   int32_t tile_rows, tile_keys;

@@ -1,6 +1,6 @@
 /* special_gradient.h - what Hopper kernels of gradients share that do not hold and stream
- * neighbouring rows (gather_gradient.c, list_gradient.c, grid_gradient.c): a cache between launches, and a
- * parameter that is hopper_backward_launch and what stands behind it. */
+ * neighbouring rows (gather_gradient.c, list_gradient.c, grid_gradient.c): a cache between
+ * launches, and a parameter that is hopper_backward_launch and what stands behind it. */
 #ifndef DIL_RUNTIME_CUDA_SPECIAL_GRADIENT_H
 #define DIL_RUNTIME_CUDA_SPECIAL_GRADIENT_H
 

@@ -18,8 +18,8 @@ DEVICE u32 columns_along(const dil_patch_axis &a, int cells, int x, int first,
   return x < cells ? kept : 0;
 }
 
-// What a warp's rows, which are at one y and z, see along these axes. Outside of the grid:
-// nothing.
+// The rows of a warp are at one y and z, and see these cells along both axes. Rows outside
+// of the grid see none.
 struct box_spans {
   dil_cell_span y, z;
 };

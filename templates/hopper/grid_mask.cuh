@@ -3,7 +3,7 @@
 // patch. Out: scores of minus infinity.
 #pragma once
 
-// What shared memory holds of a tile's patch, of two tiles in turn: the numbers of its 64
+// Shared memory describes the patches of two tiles in turn: the numbers of a patch's 64
 // rows; for each box along x, row of a warp and lane of a row, the columns that the row
 // sees along x; for each warp a box_spans.
 #define PATCH_ALONG (64 * 4)

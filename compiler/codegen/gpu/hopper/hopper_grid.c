@@ -31,8 +31,8 @@ typedef struct grid_shape {
   double keys_seen; /* by a warpgroup in the middle of the grid */
 } grid_shape;
 
-/* What tiles of a kernel are: their warpgroups, what boxes hold at most, boxes along x at
- * most, and the columns that rows of an axis see (patch_keys, or patch_queries). */
+/* The tiles of a kernel: their warpgroups, the most cells of a box, the most boxes along
+ * x, and the columns that rows of an axis see (patch_keys, or patch_queries). */
 typedef struct grid_tiles {
   int32_t warpgroups, keys, boxes_x;
   patch_sees *sees;
@@ -260,7 +260,7 @@ static void grid_describe(const gpu_request *r, const grid_config *c,
            dil_dtype_name(t->dtype), code->tile_rows, s->keys, t->head_dim);
 }
 
-/* What both directions ask for, and the template. */
+/* Kernels of both directions ask for these macros before their template. */
 static void grid_put(const gpu_request *r, const grid_shape *s, const char *template,
                      source_text *text) {
   const dil_table *t = &r->common.plan->table;
