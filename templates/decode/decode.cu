@@ -42,6 +42,7 @@ struct decode_rows {
   dil_state state[ROW_GROUPS];
   float o[ROW_GROUPS][VALUE_TILES][4];
   bool begun; /* it has taken a visit */
+  decode_ended ended;
 };
 
 DIL_INLINE void begin_split(decode_rows &x) {
@@ -115,7 +116,8 @@ DIL_INLINE void take_end(const decode_launch &l, const decode_message &m, int mi
                          decode_rows &x) {
   unsigned slot = slot_of(x.team, m.unit);
   barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
-  end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.state, x.o);
+  end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.state, x.o,
+            x.ended);
   __syncwarp();
   if (m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
   begin_split(x);
@@ -126,6 +128,7 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
   query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
   decode_rows x;
   x.team = warp / TEAM_WARPS;
+  x.ended = {};
   begin_split(x);
 #pragma unroll 1
   for (unsigned count = 0;; count++) {
@@ -143,6 +146,7 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(MESSAGE_EMPTY(n));
   }
+  end_team(l, x.team, mine, x.ended);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

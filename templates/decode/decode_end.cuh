@@ -1,11 +1,11 @@
 /* decode_end.cuh - the end of a split, by the warps of its team. In: their
  * running states. Out: the tile's rows; or, where its keys are split, the split's
- * part of them in memory. The last unit of the tile to end merges the parts in the
- * order of the keys. */
+ * part of them in memory. The parts of a tile whose units have all ended are merged in
+ * the order of the keys, by the team of its last unit. */
 #pragma once
 
 /* Of a team: m and l of each warp's rows; sums of the rows, m and l; whether the
- * tile's other units have ended. */
+ * counted tile is complete (below). */
 DIL_INLINE float *peaks_of(int team, int warp) {
   return (float *)(shared + AT_PEAKS) +
          (team * TEAM_WARPS + warp) * TILE_ROWS * 2;
@@ -104,61 +104,95 @@ DIL_INLINE float *part_of(const decode_launch &l, long long number, int split) {
   return l.of.partial + (number * l.splits + split) * PITCH_PART;
 }
 
-/* Lane s % 32 has the weights of splits s and s + 32. */
+/* Of a row's splits: lane s % 32 has m and l of splits s and s + 32, then their
+ * weights. */
 struct part_weights {
-  float w[2], top, l;
+  float m[2], l[2], w[2];
+  float top, sum; /* m and l of all */
 };
-DIL_INLINE part_weights weigh_parts(const float *part, int splits) {
-  int lane = threadIdx.x & 31;
+DIL_INLINE part_weights load_weights(const float *part, int splits) {
   part_weights x;
-  float peak[2], sum[2];
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    int s = lane + 32 * i;
+    int s = (threadIdx.x & 31) + 32 * i;
     float4 head = s < splits ? load_fresh(part + s * PITCH_PART + PART_PEAK)
                              : make_float4(DIL_NONE, 0, 0, 0);
-    peak[i] = head.x;
-    sum[i] = head.y;
+    x.m[i] = head.x;
+    x.l[i] = head.y;
   }
-  x.top = fmaxf(peak[0], peak[1]);
+  return x;
+}
+DIL_INLINE void weigh_parts(part_weights &x) {
+  x.top = fmaxf(x.m[0], x.m[1]);
 #pragma unroll
   for (int away = 16; away > 0; away /= 2)
     x.top = fmaxf(x.top, __shfl_xor_sync(0xffffffffu, x.top, away));
   float base = x.top == DIL_NONE ? 0.0f : x.top;
-  x.l = 0;
+  x.sum = 0;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    x.w[i] = power_of_2(peak[i] - base);
-    x.l += sum[i] * x.w[i];
+    x.w[i] = power_of_2(x.m[i] - base);
+    x.sum += x.l[i] * x.w[i];
   }
 #pragma unroll
   for (int away = 16; away > 0; away /= 2)
-    x.l += __shfl_xor_sync(0xffffffffu, x.l, away);
-  return x;
+    x.sum += __shfl_xor_sync(0xffffffffu, x.sum, away);
+}
+
+/* A lane adds four columns. Where a row has fewer than a warp's, stripes of lanes take
+ * splits in turn, and are added up at the end. So many loads of a lane wait together:
+ * each takes as long as all. */
+enum {
+  PART_LANES = VALUE_DIM <= 32 ? 8 : VALUE_DIM <= 64 ? 16 : 32,
+  PART_STRIPES = 32 / PART_LANES,
+  PART_LOADS = 16
+};
+
+/* The columns d..d+3 of a row's sums. `begins`: the weights are only loaded. */
+DIL_INLINE float4 merge_columns(const float *part, int splits, int d, bool begins,
+                                part_weights &x) {
+  const int stripe = (threadIdx.x & 31) / PART_LANES;
+  const float *from = part + least(d, PART_PEAK - 4); /* whatever d is */
+  float sum[4] = {0, 0, 0, 0};
+#pragma unroll 1
+  for (int first = 0; first < splits; first += PART_STRIPES * PART_LOADS) {
+    float4 y[PART_LOADS];
+#pragma unroll
+    for (int i = 0; i < PART_LOADS; i++) {
+      int s = first + i * PART_STRIPES + stripe;
+      y[i] = s < splits ? load_fresh(from + s * PITCH_PART) : make_float4(0, 0, 0, 0);
+    }
+    if (begins) weigh_parts(x);
+    begins = false;
+#pragma unroll
+    for (int i = 0; i < PART_LOADS; i++) {
+      int s = first + i * PART_STRIPES; /* of the first stripe */
+      float w = __shfl_sync(0xffffffffu, s < 32 ? x.w[0] : x.w[1], s + stripe & 31);
+      sum[0] += w * y[i].x;
+      sum[1] += w * y[i].y;
+      sum[2] += w * y[i].z;
+      sum[3] += w * y[i].w;
+    }
+  }
+#pragma unroll
+  for (int away = PART_LANES; away < 32; away *= 2)
+#pragma unroll
+    for (int e = 0; e < 4; e++) sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], away);
+  return make_float4(sum[0], sum[1], sum[2], sum[3]);
 }
 
 /* The sums of a row's parts, in the order of the keys, to shared memory. */
 DIL_INLINE void merge_parts(const float *part, int splits, float *sums) {
-  part_weights x = weigh_parts(part, splits);
-  int lane = threadIdx.x & 31;
+  const int lane = threadIdx.x & 31;
+  part_weights x = load_weights(part, splits);
 #pragma unroll 1
-  for (int first = 0; first < VALUE_DIM; first += 128) {
-    int d = first + 4 * lane;
-    const float *from = part + least(d, PART_PEAK - 4); /* whatever d is */
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 16
-    for (int s = 0; s < splits; s++) {
-      float w = __shfl_sync(0xffffffffu, s < 32 ? x.w[0] : x.w[1], s & 31);
-      float4 y = load_fresh(from + s * PITCH_PART);
-      sum.x += w * y.x;
-      sum.y += w * y.y;
-      sum.z += w * y.z;
-      sum.w += w * y.w;
-    }
-    if (d < VALUE_DIM) *(float4 *)(sums + d) = sum;
+  for (int first = 0; first < VALUE_DIM; first += 4 * PART_LANES) {
+    int d = first + 4 * (lane % PART_LANES);
+    float4 sum = merge_columns(part, splits, d, first == 0, x);
+    if (d < VALUE_DIM && lane < PART_LANES) *(float4 *)(sums + d) = sum;
   }
   if (lane == 0) sums[SUM_PEAK] = x.top;
-  if (lane == 0) sums[SUM_WEIGHT] = x.l;
+  if (lane == 0) sums[SUM_WEIGHT] = x.sum;
   __syncwarp();
 }
 
@@ -188,30 +222,6 @@ DIL_INLINE void write_rows(const decode_launch &l,
     finish_row(p, number, t.b, n, h, sums[SUM_PEAK], sums[SUM_WEIGHT],
                [&](int d) { return sums[d]; });
   });
-}
-
-/* Counts the splits of a unit, and returns whether all of its tile have ended. No byte
- * overflows: a tile has at most 64. The last unit clears it for the next launch. */
-DIL_INLINE bool count_splits(const decode_launch &l, const decode_unit_message &u) {
-  unsigned *word = l.arrived + u.number / 4;
-  int shift = u.number % 4 * 8;
-  unsigned before = count_up(word, (unsigned)u.count << shift) >> shift & 255;
-  bool last = before + (unsigned)u.count == (unsigned)u.splits;
-  if (last) count_up(word, 0 - ((unsigned)u.splits << shift));
-  return last;
-}
-
-/* Counts the parts that the team left, and returns whether all of the tile are
- * there. */
-DIL_INLINE bool count_parts(const decode_launch &l, const decode_unit_message &u,
-                            int team, int mine) {
-  __threadfence();
-  meet_team(team);
-  if (mine == 0 && threadIdx.x % 32 == 0)
-    *last_of(team) = count_splits(l, u);
-  meet_team(team);
-  __threadfence();
-  return *last_of(team);
 }
 
 /* The lane's rows of a split's part in memory; NULL: the tile has no such row. */
@@ -258,24 +268,115 @@ DIL_INLINE void add_warps(const decode_launch &l, const decode_unit_message &u,
       });
 }
 
+/* ---- tiles of split keys -------------------------------------------------- */
+
+/* A team counts the splits of its unit and goes on: whether they were the last ones of
+ * their tile it learns at the end of its next unit. A complete tile waits until the team
+ * has no more units, or until the next one is complete. A team that merged at once would
+ * end its next unit late, hence as the last one of another tile, which it would merge,
+ * too. */
+struct decode_ended {
+  bool counted;    /* TILE(team, place) has been counted */
+  bool waits;      /* TILE(team, place ^ 1) is complete */
+  int place;
+  unsigned before; /* the tile's splits that had ended: lane 0 of the first warp */
+};
+#define TILE(team, place)                                                     \
+  (*(decode_unit_message *)(shared + AT_TILES +                               \
+                            (2 * (team) + (place)) * UNIT_BYTES))
+
+/* A tile's counter is a byte, which does not overflow: a tile has at most 64 splits. */
+struct decode_counter {
+  unsigned *word;
+  int shift;
+};
+DIL_INLINE decode_counter counter_of(const decode_launch &l,
+                                     const decode_unit_message &u) {
+  return {l.arrived + u.number / 4, u.number % 4 * 8};
+}
+
+/* One thread's fence orders all that the team wrote before it met. */
+DIL_INLINE void count_splits(const decode_launch &l, const decode_unit_message &u,
+                             decode_ended &x) {
+  decode_counter c = counter_of(l, u);
+  device_fence();
+  x.before = count_up(c.word, (unsigned)u.count << c.shift);
+}
+
+/* Tells the team whether the tile that it has counted is complete; by lane 0 of the
+ * first warp. Then the counter becomes 0 for the next launch. */
+DIL_INLINE void tell_complete(const decode_launch &l, int team, const decode_ended &x) {
+  const decode_unit_message &u = TILE(team, x.place);
+  decode_counter c = counter_of(l, u);
+  bool complete = (int)(x.before >> c.shift & 255) + u.count == u.splits;
+  if (complete) count_up(c.word, 0 - ((unsigned)u.splits << c.shift));
+  if (complete) device_fence();
+  *last_of(team) = complete;
+}
+
+/* Merges the complete tile that waits. */
+DIL_INLINE void merge_tile(const decode_launch &l, int team, int mine, decode_ended &x) {
+  if (!x.waits) return;
+  write_rows(l, TILE(team, x.place ^ 1), team, mine, true);
+  x.waits = false;
+}
+
+/* The counted tile, where it is complete, becomes the one that waits. */
+DIL_INLINE void keep_tile(const decode_launch &l, bool complete, int team, int mine,
+                          decode_ended &x) {
+  if (complete) {
+    merge_tile(l, team, mine, x);
+    x.waits = true;
+    x.place ^= 1;
+  }
+  x.counted = false;
+}
+
+/* Counts a unit whose parts the warp has left; the tile counted before is `complete`. */
+DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
+                         bool complete, int team, int mine, decode_ended &x) {
+  const bool first = mine == 0 && threadIdx.x % 32 == 0;
+  meet_team(team);
+  if (first) count_splits(l, u, x);
+  keep_tile(l, complete, team, mine, x);
+  if (complete) meet_team(team); /* both have merged */
+  if (first) TILE(team, x.place) = u;
+  x.counted = true;
+}
+
+/* The team has no more units. */
+DIL_INLINE void end_team(const decode_launch &l, int team, int mine, decode_ended &x) {
+  merge_tile(l, team, mine, x);
+  if (!x.counted) return;
+  if (mine == 0 && threadIdx.x % 32 == 0) tell_complete(l, team, x);
+  meet_team(team);
+  keep_tile(l, *last_of(team), team, mine, x);
+  merge_tile(l, team, mine, x);
+}
+
 /* The end of split number `split`; the unit ends with its `last` one. */
 DIL_INLINE void end_split(const decode_launch &l, const decode_unit_message &u,
                           int split, bool last, int team, int mine,
                           const dil_state (&state)[ROW_GROUPS],
-                          const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+                          const float (&o)[ROW_GROUPS][VALUE_TILES][4],
+                          decode_ended &x) {
+  const bool merges = u.splits > 1, asks = last && merges && x.counted;
   meet_team(team); /* what the split before left is read */
   share_peaks(team, mine, state);
   if (mine == 0)
     leave_half<HALF_TILES>(team, o);
   else
     leave_half<0>(team, o);
+  if (asks && mine == 0 && threadIdx.x % 32 == 0) tell_complete(l, team, x);
   meet_team(team);
   if (mine == 0)
     add_warps<0>(l, u, split, team, o);
   else
     add_warps<HALF_TILES>(l, u, split, team, o);
-  bool merges = u.splits > 1;
-  if (!merges) meet_team(team);
-  else if (!last || !count_parts(l, u, team, mine)) return;
-  write_rows(l, u, team, mine, merges);
+  if (!merges) {
+    meet_team(team);
+    write_rows(l, u, team, mine, false);
+  } else if (last) {
+    end_unit(l, u, asks && *last_of(team), team, mine, x);
+  }
 }

@@ -67,6 +67,10 @@ DEVICE void proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Orders the memory operations of a thread, and those that it has met before, with
+// those of other thread blocks. __threadfence() orders all threads alike, for longer.
+DEVICE void device_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 // Adds to a counter, and returns what it was.
 DEVICE u32 count_up(unsigned *counter, unsigned by = 1) {
   u32 before;

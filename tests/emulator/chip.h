@@ -140,6 +140,7 @@ static inline int __syncthreads_or(int x) {
   return chip_barrier(0, chip_now->threads.x, x != 0);
 }
 static inline void __threadfence() {}
+static inline void ptx_fence_acq_rel_gpu() {}
 static inline void __syncwarp(unsigned mask = ~0u) {
   chip_ballot(CHIP_SYNC, mask, 0);
 }
