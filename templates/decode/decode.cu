@@ -111,15 +111,25 @@ DIL_INLINE void take_visit(const dil_params &p, const decode_message &m,
   if (threadIdx.x % 32 == 0) barrier_arrive(STAGE_EMPTY(stage));
 }
 
-/* The end of a split. Behind a unit's last one its queries may be written over. */
+/* The end of a split, or of all units: writes the rows that are due. Behind the last
+ * split of a unit its queries may be written over. */
 DIL_INLINE void take_end(const decode_launch &l, const decode_message &m, int mine,
                          decode_rows &x) {
   unsigned slot = slot_of(x.team, m.unit);
-  barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
-  end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.state, x.o,
-            x.ended);
+  decode_due due = {};
+  if (!m.stops) {
+    barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
+    due = end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.state, x.o, x.ended);
+  }
+#pragma unroll 1
+  for (;;) {
+    if (m.stops) due = next_tile(l, x.team, mine, x.ended);
+    if (!due.of) break;
+    write_rows(l, *due.of, x.team, mine, due.merges);
+    due.of = nullptr;
+  }
   __syncwarp();
-  if (m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
+  if (!m.stops && m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
   begin_split(x);
 }
 
@@ -127,16 +137,18 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
   int mine = warp % TEAM_WARPS, turn = 0; /* the warp that takes the next visit */
   query_fragment fragments[ROW_GROUPS][Q_FRAGMENTS];
   decode_rows x;
+  open_stream();
   x.team = warp / TEAM_WARPS;
   x.ended = {};
   begin_split(x);
+  bool stops = false;
 #pragma unroll 1
-  for (unsigned count = 0;; count++) {
+  for (unsigned count = 0; !stops; count++) {
     unsigned n = message_of(x.team, count);
     const decode_message &m = MESSAGE(n);
     barrier_wait(MESSAGE_FULL(n), message_turn(count));
-    if (m.stops) break;
-    if (!m.visit.some) {
+    stops = m.stops;
+    if (stops || !m.visit.some) {
       take_end(l, m, mine, x);
       turn = 0;
     } else {
@@ -146,14 +158,11 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(MESSAGE_EMPTY(n));
   }
-  end_team(l, x.team, mine, x.ended);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     dil_decode(const __grid_constant__ decode_launch l) {
   int warp = (int)threadIdx.x / 32;
-  open_stream();
-  __syncthreads();
   if (warp < TEAMS)
     produce(l, warp);
   else

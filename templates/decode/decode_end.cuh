@@ -277,13 +277,19 @@ DIL_INLINE void add_warps(const decode_launch &l, const decode_unit_message &u,
  * too. */
 struct decode_ended {
   bool counted;    /* TILE(team, place) has been counted */
-  bool waits;      /* TILE(team, place ^ 1) is complete */
-  int place;
+  bool waits;      /* the tile before it is complete */
+  int place;       /* of three: the one behind it may still be merged */
   unsigned before; /* the tile's splits that had ended: lane 0 of the first warp */
 };
 #define TILE(team, place)                                                     \
-  (*(decode_unit_message *)(shared + AT_TILES +                               \
-                            (2 * (team) + (place)) * UNIT_BYTES))
+  (*(decode_unit_message *)(shared + AT_TILES + (3 * (team) + (place) % 3) * UNIT_BYTES))
+
+/* Rows that are due: those of a tile, of which the sums of both warps are there, or
+ * parts. NULL: none. */
+struct decode_due {
+  const decode_unit_message *of;
+  bool merges;
+};
 
 /* A tile's counter is a byte, which does not overflow: a tile has at most 64 splits. */
 struct decode_counter {
@@ -314,48 +320,41 @@ DIL_INLINE void tell_complete(const decode_launch &l, int team, const decode_end
   *last_of(team) = complete;
 }
 
-/* Merges the complete tile that waits. */
-DIL_INLINE void merge_tile(const decode_launch &l, int team, int mine, decode_ended &x) {
-  if (!x.waits) return;
-  write_rows(l, TILE(team, x.place ^ 1), team, mine, true);
-  x.waits = false;
-}
-
-/* The counted tile, where it is complete, becomes the one that waits. */
-DIL_INLINE void keep_tile(const decode_launch &l, bool complete, int team, int mine,
-                          decode_ended &x) {
-  if (complete) {
-    merge_tile(l, team, mine, x);
-    x.waits = true;
-    x.place ^= 1;
-  }
-  x.counted = false;
-}
-
-/* Counts a unit whose parts the warp has left; the tile counted before is `complete`. */
-DIL_INLINE void end_unit(const decode_launch &l, const decode_unit_message &u,
-                         bool complete, int team, int mine, decode_ended &x) {
-  const bool first = mine == 0 && threadIdx.x % 32 == 0;
+/* Counts a unit whose parts the warp has left; the tile counted before is `complete`.
+ * Returns the tile that has to be merged. */
+DIL_INLINE decode_due end_unit(const decode_launch &l, const decode_unit_message &u,
+                               bool complete, int team, int mine, decode_ended &x) {
+  const bool first = mine == 0 && threadIdx.x % 32 == 0, merges = complete && x.waits;
   meet_team(team);
   if (first) count_splits(l, u, x);
-  keep_tile(l, complete, team, mine, x);
-  if (complete) meet_team(team); /* both have merged */
+  if (complete) {
+    x.waits = true;
+    x.place = (x.place + 1) % 3;
+  }
   if (first) TILE(team, x.place) = u;
   x.counted = true;
+  return {merges ? &TILE(team, x.place + 1) : nullptr, true};
 }
 
-/* The team has no more units. */
-DIL_INLINE void end_team(const decode_launch &l, int team, int mine, decode_ended &x) {
-  merge_tile(l, team, mine, x);
-  if (!x.counted) return;
-  if (mine == 0 && threadIdx.x % 32 == 0) tell_complete(l, team, x);
-  meet_team(team);
-  keep_tile(l, *last_of(team), team, mine, x);
-  merge_tile(l, team, mine, x);
+/* The team has no more units. Returns a tile that it has to merge, until there is
+ * none. */
+DIL_INLINE decode_due next_tile(const decode_launch &l, int team, int mine,
+                                decode_ended &x) {
+  decode_due due = {nullptr, true};
+  if (x.waits) {
+    due.of = &TILE(team, x.place + 2);
+    x.waits = false;
+  } else if (x.counted) {
+    if (mine == 0 && threadIdx.x % 32 == 0) tell_complete(l, team, x);
+    meet_team(team);
+    if (*last_of(team)) due.of = &TILE(team, x.place);
+    x.counted = false;
+  }
+  return due;
 }
 
 /* The end of split number `split`; the unit ends with its `last` one. */
-DIL_INLINE void end_split(const decode_launch &l, const decode_unit_message &u,
+DIL_INLINE decode_due end_split(const decode_launch &l, const decode_unit_message &u,
                           int split, bool last, int team, int mine,
                           const dil_state (&state)[ROW_GROUPS],
                           const float (&o)[ROW_GROUPS][VALUE_TILES][4],
@@ -375,8 +374,8 @@ DIL_INLINE void end_split(const decode_launch &l, const decode_unit_message &u,
     add_warps<HALF_TILES>(l, u, split, team, o);
   if (!merges) {
     meet_team(team);
-    write_rows(l, u, team, mine, false);
-  } else if (last) {
-    end_unit(l, u, asks && *last_of(team), team, mine, x);
+    return {&u, false};
   }
+  if (!last) return {};
+  return end_unit(l, u, asks && *last_of(team), team, mine, x);
 }

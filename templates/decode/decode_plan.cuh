@@ -7,23 +7,28 @@ struct decode_cursor {
   int team;
   int group;       /* 32 batch rows from here on are looked at, a lane each */
   bool counted;    /* the lane knows of its batch row: */
+  int bits;        /* keys of a split, as a power of two */
   int splits;      /* of its keys */
   unsigned upto;   /* units of all rows of the group up to this one */
   unsigned before; /* units of the batch rows before the group */
-  unsigned next;   /* the number of the unit that the team takes next: lane 0 */
-  bool claimed;    /* it is known */
+  unsigned next;   /* of the units to count, the team takes this one next: lane 0 */
+  bool claimed;    /* it is asked for */
   unsigned unit, message, place; /* the next ones, counted on */
 };
 
-/* A unit: its batch row, tile, first split, how many, and how many its tile has. */
+/* A unit: its batch row, tile, first split, how many, and how many its tile has; the
+ * keys of a split, as a power of two. */
 struct decode_unit {
   bool some;
-  int b, tile, split, count, splits;
+  int b, tile, split, count, splits, bits;
 };
 
-DIL_INLINE int unit_splits(const decode_launch &l, int b) {
+/* Finds the splits of a batch row. */
+DIL_INLINE void count_row(const decode_launch &l, decode_cursor &c, int b) {
   const dil_params &p = l.of;
-  return few_splits(few_reach(p, batch_keys(p, b)), few_tiles(p));
+  long long reach = few_reach(p, batch_keys(p, b)), tiles = few_tiles(p);
+  c.bits = few_bits(reach, tiles);
+  c.splits = few_splits(reach, tiles);
 }
 
 /* The units of each tile of a batch row with so many splits. */
@@ -34,7 +39,8 @@ DIL_INLINE int tile_units(const decode_launch &l, int splits) {
 /* Counts the units of the 32 batch rows of a group. */
 DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
   const int lane = threadIdx.x & 31, b = c.group + lane;
-  c.splits = b < l.of.batches ? unit_splits(l, b) : 0;
+  c.splits = 0;
+  if (b < l.of.batches) count_row(l, c, b);
   c.upto = (unsigned)(tile_units(l, c.splits) * l.tiles);
 #pragma unroll
   for (int away = 1; away < 32; away *= 2) {
@@ -44,11 +50,29 @@ DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
   c.counted = true;
 }
 
-/* Unit number `item` of the launch; numbers only rise. A batch row has all tiles
- * of its first splits, then all of the next ones, so that blocks that run side by
- * side read heads whose keys lie side by side. */
+/* Unit number `inside` of a batch row: all tiles of its first splits, then all of the
+ * next ones, so that blocks that run side by side read heads whose keys lie side by
+ * side. */
+DIL_INLINE decode_unit unit_inside(const decode_launch &l, int b, unsigned inside,
+                                   int splits, int bits) {
+  int tile = take_digit(inside, l.tiles), first = (int)inside << l.unit_bits;
+  return {true, b, tile, first, least(1 << l.unit_bits, splits - first), splits, bits};
+}
+
+/* Unit number `item` of the launch, where all batch rows have as many keys. */
+DIL_INLINE decode_unit find_even_unit(const decode_launch &l, decode_cursor &c,
+                                      unsigned item) {
+  if (!c.counted) count_row(l, c, 0);
+  c.counted = true;
+  unsigned units = (unsigned)(tile_units(l, c.splits) * l.tiles), b = item / units;
+  if (b >= (unsigned)l.of.batches) return {};
+  return unit_inside(l, (int)b, item - b * units, c.splits, c.bits);
+}
+
+/* Unit number `item` of the launch; numbers only rise. */
 DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
                                  unsigned item) {
+  if (!l.of.lengths) return find_even_unit(l, c, item);
 #pragma unroll 1
   while (c.group < l.of.batches) {
     if (!c.counted) count_group(l, c);
@@ -61,13 +85,12 @@ DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
     }
     int owner = __ffs((int)holds) - 1;
     int splits = __shfl_sync(0xffffffffu, c.splits, owner);
+    int bits = __shfl_sync(0xffffffffu, c.bits, owner);
     unsigned upto = __shfl_sync(0xffffffffu, c.upto, owner);
     unsigned inside = item - c.before - upto + tile_units(l, splits) * l.tiles;
-    int tile = take_digit(inside, l.tiles), first = (int)inside << l.unit_bits;
-    return {true, c.group + owner, tile, first,
-            least(1 << l.unit_bits, splits - first), splits};
+    return unit_inside(l, c.group + owner, inside, splits, bits);
   }
-  return {false, 0, 0, 0, 0, 0};
+  return {};
 }
 
 /* ---- copies -------------------------------------------------------------- */
@@ -100,7 +123,7 @@ DIL_INLINE void load_queries(const decode_launch &l, const decode_unit &u,
 DIL_INLINE int map_of(const decode_launch &l, int dilation) {
   int at = 0;
 #pragma unroll 1
-  while (at < HOPPER_STRIDES - 1 && l.dilation[at] != dilation) at++;
+  while (BRANCHES > 1 && at < HOPPER_STRIDES - 1 && l.dilation[at] != dilation) at++;
   return at;
 }
 
@@ -234,22 +257,17 @@ DIL_INLINE void send_stop(decode_cursor &c) {
 
 /* ---- units --------------------------------------------------------------- */
 
-/* A split takes its tiles of keys; the last one takes all that are left. Returns how
- * many a split has, as a power of two. */
-DIL_INLINE int begin_keys(const decode_launch &l, const decode_unit &u,
-                           const dil_tile &t) {
-  long long reach = few_reach(l.of, t.keys);
-  int bits = few_bits(reach, few_tiles(l.of)) - (__ffs(TILE_KEYS) - 1);
-  begin_cursor(l.of, t);
-  if ((threadIdx.x & 31) == 0) {
-    SCRATCH.cursor.skip = u.split << bits;
-    if (u.split + u.count < u.splits) SCRATCH.cursor.take = u.count << bits;
+/* A unit takes its tiles of keys; the last one of a tile takes all that are left.
+ * `bits`: how many a split has, as a power of two. */
+DIL_INLINE dil_cursor begin_keys(const decode_launch &l, const decode_unit &u,
+                                 const dil_tile &t, int bits) {
+  dil_cursor keys = first_cursor(l.of, t);
+  keys.skip = u.split << bits;
+  if (u.split + u.count < u.splits) keys.take = u.count << bits;
 #if ALIGNED_KEYS
-    SCRATCH.cursor.align = is_paged(l.of) ? l.box : 1;
+  keys.align = is_paged(l.of) ? l.box : 1;
 #endif
-  }
-  __syncwarp();
-  return bits;
+  return keys;
 }
 
 /* The tiles from a visit's on that the unit's splits have. */
@@ -257,13 +275,16 @@ DIL_INLINE int tiles_left(const dil_cursor &keys, const dil_visit &v) {
   return keys.take + (keys.stop - v.n) / TILE_KEYS;
 }
 
-/* Takes the next unit's number, when the visits of a unit are nearly planned: a unit
- * that waits behind a long one could run elsewhere. */
+/* Asks for the next unit's number, when the visits of a unit are nearly planned: a unit
+ * that waits behind a long one could run elsewhere. Nothing touches the answer before it
+ * is needed. */
 DIL_INLINE void claim_unit(const decode_launch &l, decode_cursor &c) {
   if (c.claimed) return;
-  if ((threadIdx.x & 31) == 0)
-    c.next = TEAMS * gridDim.x + count_up(l.counters);
+  if ((threadIdx.x & 31) == 0) c.next = count_up(l.counters);
   c.claimed = true;
+}
+DIL_INLINE unsigned claimed_unit(const decode_cursor &c) {
+  return TEAMS * gridDim.x + __shfl_sync(0xffffffffu, c.next, 0);
 }
 
 DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
@@ -271,23 +292,26 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
   const dil_params &p = l.of;
   dil_tile t = find_tile(p, (unsigned)(u.b * l.tiles + u.tile), TILE_ROWS);
   if (!t.count) return;
-  if ((threadIdx.x & 31) == 0) SCRATCH.tile = t;
+  /* A plan of several branches looks at the tile in many places. */
+  if (BRANCHES > 1 && (threadIdx.x & 31) == 0) SCRATCH.tile = t;
   __syncwarp();
+  const dil_tile &planned = BRANCHES > 1 ? SCRATCH.tile : t;
   load_queries(l, u, t, c);
-  const int bits = begin_keys(l, u, t), last = u.split + u.count - 1;
+  const int bits = u.bits - (__ffs(TILE_KEYS) - 1), last = u.split + u.count - 1;
   int split = u.split, due = u.count << bits;
-  dil_cursor keys = SCRATCH.cursor;
+  dil_cursor keys = begin_keys(l, u, t, bits);
   const int all = keys.take;
   dil_visit v;
+  if ((threadIdx.x & 31) == 0) SCRATCH.visit[1].table = 0;
 #pragma unroll 1
   for (;;) {
-    find_visit(p, SCRATCH.tile, keys, v, 0);
+    find_visit(p, planned, keys, v, 0);
     __syncwarp();
     if (!v.some) break;
     int now = u.split + (all - tiles_left(keys, v) >> bits);
 #pragma unroll 1
     while (split < now && split < last) send_end(split++, false, c);
-    if ((threadIdx.x & 31) == 0) SCRATCH.visit[1].table = v.table;
+    if (MULTIPLICITY && (threadIdx.x & 31) == 0) SCRATCH.visit[1].table = v.table;
     if (HIDING && v.full) { /* a weight of 0 must not meet NaN */
       v.full = false;
       v.window = true;
@@ -315,15 +339,14 @@ DIL_INLINE void close_counters(const decode_launch &l) {
 DIL_INLINE void produce(const decode_launch &l, int team) {
   decode_cursor c = {};
   c.team = team;
-  unsigned item = blockIdx.x + team * gridDim.x;
+  decode_unit u = find_unit(l, c, blockIdx.x + team * gridDim.x);
+  meet_block();
 #pragma unroll 1
-  for (;;) {
-    decode_unit u = find_unit(l, c, item);
-    if (!u.some) break;
+  while (u.some) {
     c.claimed = false;
     send_unit(l, u, c);
     claim_unit(l, c);
-    item = __shfl_sync(0xffffffffu, c.next, 0);
+    u = find_unit(l, c, claimed_unit(c));
   }
   send_stop(c);
   close_counters(l);

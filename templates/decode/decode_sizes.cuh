@@ -50,9 +50,10 @@
 
 /* Shared memory: [stages][queries][units][tiles that have ended][messages]
  * [multiplicities of keys][scratch of the teams][m and l of the warps][sums of the
- * teams][flags of the teams][mbarriers]. A ring of a team lies behind that of the team before. */
+ * teams][flags of the teams][mbarriers]. A ring of a team lies behind that of the team
+ * before. */
 #define REST_BYTES                                                            \
-  (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) + 2 * UNIT_BYTES +   \
+  (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) + 3 * UNIT_BYTES +   \
             MESSAGES * (MESSAGE_BYTES + TIMES_BYTES) + SCRATCH_BYTES +        \
             TEAM_WARPS * TILE_ROWS * 8 + TILE_ROWS * PITCH_END * 4 + 16 +     \
             16 * (MESSAGES + QUERIES)) +                                      \
@@ -66,7 +67,7 @@ static_assert(TEAM_STAGES >= 2, "too few stages fit");
 #define AT_QUERY (STAGES * STAGE_BYTES)
 #define AT_UNIT (AT_QUERY + TEAMS * QUERIES * TILE_ROWS * PITCH_Q)
 #define AT_TILES (AT_UNIT + TEAMS * QUERIES * UNIT_BYTES)
-#define AT_MESSAGE (AT_TILES + TEAMS * 2 * UNIT_BYTES)
+#define AT_MESSAGE (AT_TILES + TEAMS * 3 * UNIT_BYTES)
 #define AT_TIMES (AT_MESSAGE + TEAMS * MESSAGES * MESSAGE_BYTES)
 #define AT_SCRATCH (AT_TIMES + TEAMS * MESSAGES * TIMES_BYTES)
 #define AT_PEAKS (AT_SCRATCH + TEAMS * SCRATCH_BYTES)

@@ -54,16 +54,20 @@ DIL_INLINE int arrivals_of(int n) {
   return by_team ? TEAM_WARPS : 1;
 }
 
-/* Sets up the barriers, a thread each. Columns of queries that no row fills become
- * 0, since the copies do not write them. */
+/* All warps meet once: then the barriers are there. */
+DIL_INLINE void meet_block() { named_barrier_sync(0, THREADS); }
+
+/* Sets up the barriers, a thread each, while the producing warps plan. Columns of
+ * queries that no row fills become 0, since the copies do not write them. */
 DIL_INLINE void open_stream() {
+  const int first = threadIdx.x - 32 * TEAMS, threads = THREADS - 32 * TEAMS;
 #pragma unroll 1
-  for (int n = threadIdx.x; n < BARRIERS; n += THREADS)
+  for (int n = first; n < BARRIERS; n += threads)
     barrier_init(BARRIER(n), arrivals_of(n));
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #pragma unroll 1
-  for (int i = threadIdx.x; i < TEAMS * QUERIES * TILE_ROWS * PITCH_Q / 16;
-       i += THREADS)
+  for (int i = first; i < TEAMS * QUERIES * TILE_ROWS * PITCH_Q / 16; i += threads)
     ((uint4 *)(shared + AT_QUERY))[i] = make_uint4(0, 0, 0, 0);
   proxy_fence();
+  meet_block();
 }

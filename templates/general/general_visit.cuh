@@ -42,6 +42,8 @@ struct dil_cursor {
 };
 
 enum { LEAP = 16 * TILE_KEYS };
+/* A visit may be neither full nor cut by a window alone. */
+#define ASKS_PAIRS (MASKED || (BRANCHES > 1 && COMBINE == 1))
 
 DIL_INLINE bool comes_before(int a, int b) {
   int by = BRANCH(a).dilation - BRANCH(b).dilation;
@@ -307,22 +309,27 @@ DIL_INLINE bool next_range(const dil_params &p, const dil_tile &t,
 
 /* Where keys are split, the warp first counts all tiles. Then it walks them
  * from the start and takes only the tiles of this split. */
+DIL_INLINE dil_cursor first_cursor(const dil_params &p, const dil_tile &t) {
+  dil_cursor c;
+  c.rest = t.branches;
+  c.later_end = c.n = c.stop = 0;
+  c.live = 0;
+  c.table = 0;
+  c.skip = 0;
+  c.take = 0x7fffffff;
+  c.tiles = 0;
+  c.counting = p.splits > 1;
+#if HOLDS_KEYS
+  c.heads = t.count ? heads_behind(p, t.head) : 0;
+#endif
+  return c;
+}
 DIL_INLINE void begin_cursor(const dil_params &p, const dil_tile &t) {
   if ((threadIdx.x & 31) == 0) {
-    dil_cursor c;
-    c.rest = t.branches;
-    c.later_end = c.n = c.stop = 0;
-    c.live = 0;
-    c.table = 0;
-    c.skip = 0;
-    c.take = 0x7fffffff;
-    c.tiles = 0;
-    c.counting = p.splits > 1;
+    SCRATCH.cursor = first_cursor(p, t);
 #if HOLDS_KEYS
-    c.heads = t.count ? heads_behind(p, t.head) : 0;
     SCRATCH.walked = t;
 #endif
-    SCRATCH.cursor = c;
     SCRATCH.visit[1].table = 0;
   }
   __syncwarp();
@@ -396,9 +403,9 @@ DIL_INLINE void find_visit(const dil_params &p, const dil_tile &t,
 #endif
       c.live &= c.live - 1;
       int predicate = BRANCH(c.keys.branch).predicate;
-      v.window =
-          !c.rivals && (predicate < 0 || !PREDICATE(predicate).masked ||
-                        is_patched(p));
+      v.window = !ASKS_PAIRS ||
+                 (!c.rivals && (predicate < 0 || !PREDICATE(predicate).masked ||
+                                is_patched(p)));
       if (v.full || v.window) return;
       parts = true;
     } else if (c.n >= c.stop) {

@@ -256,6 +256,7 @@ DIL_INLINE int row_from(const dil_params &p, const dil_tile &t, int low) {
 
 /* Takes the last digit, of `size` values, off a number and returns it. */
 DIL_INLINE int take_digit(unsigned &number, int size) {
+  if (size == 1) return 0;
   unsigned rest = number / (unsigned)size;
   int digit = (int)(number - rest * (unsigned)size);
   number = rest;
