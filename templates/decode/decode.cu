@@ -111,25 +111,33 @@ DIL_INLINE void take_visit(const dil_params &p, const decode_message &m,
   if (threadIdx.x % 32 == 0) barrier_arrive(STAGE_EMPTY(stage));
 }
 
-/* The end of a split, or of all units: writes the rows that are due. Behind the last
- * split of a unit its queries may be written over. */
-DIL_INLINE void take_end(const decode_launch &l, const decode_message &m, int mine,
+/* The end of a split: writes the rows that are due. Behind the last split of a unit its
+ * queries may be written over. Or the end of all units: the warps of the block merge what
+ * is due. */
+DIL_INLINE void take_end(const decode_launch &l, const decode_message &m, int warp,
                          decode_rows &x) {
+  const int mine = warp % TEAM_WARPS;
+  const bool stops = m.stops;
   unsigned slot = slot_of(x.team, m.unit);
+  row_turn turn = {mine, TEAM_WARPS};
   decode_due due = {};
-  if (!m.stops) {
+  unsigned tiles = 0;
+  if (stops) {
+    end_team(l, x.team, mine, x.ended);
+    turn = {warp, TEAMS * TEAM_WARPS};
+    tiles = due_tiles();
+  } else {
     barrier_wait(QUERY_FULL(slot), slot_turn(m.unit));
     due = end_split(l, UNIT(slot), m.split, m.last, x.team, mine, x.state, x.o, x.ended);
   }
 #pragma unroll 1
-  for (;;) {
-    if (m.stops) due = next_tile(l, x.team, mine, x.ended);
-    if (!due.of) break;
-    write_rows(l, *due.of, x.team, mine, due.merges);
-    due.of = nullptr;
+  for (; due.of || tiles; due.of = nullptr) {
+    if (stops) due = due_tile(__ffs((int)tiles) - 1);
+    tiles &= tiles - 1;
+    write_rows(l, *due.of, x.team, mine, due.merges, turn);
   }
   __syncwarp();
-  if (!m.stops && m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
+  if (!stops && m.last && threadIdx.x % 32 == 0) barrier_arrive(QUERY_EMPTY(slot));
   begin_split(x);
 }
 
@@ -149,7 +157,7 @@ DIL_INLINE void consume(const decode_launch &l, int warp) {
     barrier_wait(MESSAGE_FULL(n), message_turn(count));
     stops = m.stops;
     if (stops || !m.visit.some) {
-      take_end(l, m, mine, x);
+      take_end(l, m, warp, x);
       turn = 0;
     } else {
       if (turn == mine) take_visit(l.of, m, n, fragments, x);

@@ -4,8 +4,8 @@
  * the order of the keys, by the team of its last unit. */
 #pragma once
 
-/* Of a team: m and l of each warp's rows; sums of the rows, m and l; whether the
- * counted tile is complete (below). */
+/* Of a team: m and l of each warp's rows; sums of the rows, m and l; which tiles are
+ * complete (below). */
 DIL_INLINE float *peaks_of(int team, int warp) {
   return (float *)(shared + AT_PEAKS) +
          (team * TEAM_WARPS + warp) * TILE_ROWS * 2;
@@ -13,7 +13,14 @@ DIL_INLINE float *peaks_of(int team, int warp) {
 DIL_INLINE float *sums_of(int team, int row) {
   return (float *)(shared + AT_SUMS) + (team * TILE_ROWS + row) * PITCH_END;
 }
-DIL_INLINE int *last_of(int team) { return (int *)(shared + AT_LAST) + 4 * team; }
+struct decode_complete {
+  int counted; /* bool: the counted tile is */
+  int due[2];  /* when the team has no more units: places of such tiles, or -1 */
+  int unused;
+};
+DIL_INLINE decode_complete &complete_of(int team) {
+  return ((decode_complete *)(shared + AT_COMPLETE))[team];
+}
 #define SUM_PEAK (PITCH_END - 8)
 #define SUM_WEIGHT (PITCH_END - 7)
 
@@ -60,6 +67,10 @@ DIL_INLINE team_weights weigh_warps(int team, int row) {
 static_assert(TEAM_WARPS == 2, "a team halves the columns");
 enum { HALF_TILES = VALUE_TILES / 2 };
 
+DIL_INLINE int tile_rows(const decode_launch &l, const decode_unit_message &u) {
+  return u.tile.count * l.of.pack;
+}
+
 /* Two columns of group g of 8, of the lane's row of row group e. */
 DIL_INLINE float2 &sums_at(int team, int e, int g) {
   int lane = threadIdx.x & 31;
@@ -67,12 +78,12 @@ DIL_INLINE float2 &sums_at(int team, int e, int g) {
 }
 
 template <int FIRST>
-DIL_INLINE void leave_half(int team,
+DIL_INLINE void leave_half(int team, int rows,
                            const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
 #pragma unroll
   for (int e = 0; e < 2 * ROW_GROUPS; e++)
 #pragma unroll
-    for (int g = FIRST; g < FIRST + HALF_TILES; g++)
+    for (int g = FIRST; g < FIRST + HALF_TILES && 8 * e < rows; g++)
       sums_at(team, e, g) = make_float2(o[e / 2][g][2 * (e % 2)],
                                         o[e / 2][g][2 * (e % 2) + 1]);
 }
@@ -80,10 +91,12 @@ DIL_INLINE void leave_half(int team,
 /* `columns(e, g, sums)`: the sums of both warps. The first one's come first. Its lanes
  * tell of each row, too: `row(e, m, l)`. */
 template <int FIRST, class Columns, class Row>
-DIL_INLINE void add_half(int team, const float (&o)[ROW_GROUPS][VALUE_TILES][4],
+DIL_INLINE void add_half(int team, int rows,
+                         const float (&o)[ROW_GROUPS][VALUE_TILES][4],
                          Columns columns, Row row) {
 #pragma unroll
   for (int e = 0; e < 2 * ROW_GROUPS; e++) {
+    if (8 * e >= rows) break;
     team_weights x = weigh_warps(team, 8 * e + (threadIdx.x & 31) / 4);
 #pragma unroll
     for (int g = FIRST; g < FIRST + HALF_TILES; g++) {
@@ -198,28 +211,37 @@ DIL_INLINE void merge_parts(const float *part, int splits, float *sums) {
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* The rows of a tile, a warp each in turn: `work(row number of the call, sums,
- * query row, head)`. */
+/* Warps take rows in turn, also of several tiles: the next row of this warp, counted from
+ * the tile's first one, and the number of warps. */
+struct row_turn {
+  int next, warps;
+};
+
+/* The warp's rows of a tile: `work(row number of the call, its number in the tile, query
+ * row, head)`. */
 template <class Work>
-DIL_INLINE void for_rows(const dil_params &p, const dil_tile &t, int team,
-                         int mine, Work work) {
+DIL_INLINE void for_rows(const decode_launch &l, const decode_unit_message &u,
+                         row_turn &turn, Work work) {
+  const int rows = tile_rows(l, u);
 #pragma unroll 1
-  for (int row = mine; row < TILE_ROWS; row += TEAM_WARPS) {
+  for (; turn.next < rows; turn.next += turn.warps) {
     int position, h;
-    if (!find_row(p, t, row, &position, &h)) return;
-    int n = row_at(p, t, position);
-    work(row_number(p, t.b, n, h), sums_of(team, row), n, h);
+    find_row(l.of, u.tile, turn.next, &position, &h);
+    int n = row_at(l.of, u.tile, position);
+    work(row_number(l.of, u.tile.b, n, h), turn.next, n, h);
   }
+  turn.next -= rows;
 }
 
-DIL_INLINE void write_rows(const decode_launch &l,
-                           const decode_unit_message &u, int team, int mine,
-                           bool merges) {
+/* Writes rows whose sums are in shared memory. Where they are merged from parts, a row of
+ * that memory is the warp's own. */
+DIL_INLINE void write_rows(const decode_launch &l, const decode_unit_message &u, int team,
+                           int mine, bool merges, row_turn &turn) {
   const dil_params &p = l.of;
-  const dil_tile &t = u.tile;
-  for_rows(p, t, team, mine, [&](long long number, float *sums, int n, int h) {
+  for_rows(l, u, turn, [&](long long number, int row, int n, int h) {
+    float *sums = sums_of(team, merges ? mine : row);
     if (merges) merge_parts(part_of(l, number, 0), u.splits, sums);
-    finish_row(p, number, t.b, n, h, sums[SUM_PEAK], sums[SUM_WEIGHT],
+    finish_row(p, number, u.tile.b, n, h, sums[SUM_PEAK], sums[SUM_WEIGHT],
                [&](int d) { return sums[d]; });
   });
 }
@@ -246,10 +268,11 @@ template <int FIRST>
 DIL_INLINE void add_warps(const decode_launch &l, const decode_unit_message &u,
                           int split, int team,
                           const float (&o)[ROW_GROUPS][VALUE_TILES][4]) {
+  const int rows = tile_rows(l, u);
   if (u.splits > 1) {
     part_rows part = find_parts(l, u.tile, split);
     add_half<FIRST>(
-        team, o,
+        team, rows, o,
         [&](int e, int g, float2 sums) {
           int d = 8 * g + 2 * (threadIdx.x & 3);
           if (part.at[e] && d < PART_PEAK) *(float2 *)(part.at[e] + d) = sums;
@@ -260,7 +283,7 @@ DIL_INLINE void add_warps(const decode_launch &l, const decode_unit_message &u,
     return;
   }
   add_half<FIRST>(
-      team, o, [&](int e, int g, float2 sums) { sums_at(team, e, g) = sums; },
+      team, rows, o, [&](int e, int g, float2 sums) { sums_at(team, e, g) = sums; },
       [&](int e, float m, float weight) {
         float *row = sums_of(team, 8 * e + (threadIdx.x & 31) / 4);
         row[SUM_PEAK] = m;
@@ -271,10 +294,10 @@ DIL_INLINE void add_warps(const decode_launch &l, const decode_unit_message &u,
 /* ---- tiles of split keys -------------------------------------------------- */
 
 /* A team counts the splits of its unit and goes on: whether they were the last ones of
- * their tile it learns at the end of its next unit. A complete tile waits until the team
- * has no more units, or until the next one is complete. A team that merged at once would
- * end its next unit late, hence as the last one of another tile, which it would merge,
- * too. */
+ * their tile it learns at the end of its next unit. A complete tile waits until the next
+ * one is complete, or until no team of the block has units: then all warps share the
+ * rows. A team that merged at once would end its next unit late, hence as the last one of
+ * another tile, which it would merge, too. */
 struct decode_ended {
   bool counted;    /* TILE(team, place) has been counted */
   bool waits;      /* the tile before it is complete */
@@ -317,7 +340,7 @@ DIL_INLINE void tell_complete(const decode_launch &l, int team, const decode_end
   bool complete = (int)(x.before >> c.shift & 255) + u.count == u.splits;
   if (complete) count_up(c.word, 0 - ((unsigned)u.splits << c.shift));
   if (complete) device_fence();
-  *last_of(team) = complete;
+  complete_of(team).counted = complete;
 }
 
 /* Counts a unit whose parts the warp has left; the tile counted before is `complete`.
@@ -336,21 +359,27 @@ DIL_INLINE decode_due end_unit(const decode_launch &l, const decode_unit_message
   return {merges ? &TILE(team, x.place + 1) : nullptr, true};
 }
 
-/* The team has no more units. Returns a tile that it has to merge, until there is
- * none. */
-DIL_INLINE decode_due next_tile(const decode_launch &l, int team, int mine,
-                                decode_ended &x) {
-  decode_due due = {nullptr, true};
-  if (x.waits) {
-    due.of = &TILE(team, x.place + 2);
-    x.waits = false;
-  } else if (x.counted) {
-    if (mine == 0 && threadIdx.x % 32 == 0) tell_complete(l, team, x);
-    meet_team(team);
-    if (*last_of(team)) due.of = &TILE(team, x.place);
-    x.counted = false;
+/* The team has no more units. When all teams have none, their complete tiles are due. */
+DIL_INLINE void end_team(const decode_launch &l, int team, int mine,
+                         const decode_ended &x) {
+  if (mine == 0 && threadIdx.x % 32 == 0) {
+    decode_complete &c = complete_of(team);
+    c.counted = false;
+    if (x.counted) tell_complete(l, team, x);
+    c.due[0] = x.waits ? x.place + 2 : -1;
+    c.due[1] = c.counted ? x.place : -1;
   }
-  return due;
+  named_barrier_sync(1 + TEAMS, 32 * TEAMS * TEAM_WARPS);
+}
+
+/* The due tiles of the block, a bit each: team n / 2 has number n. */
+DIL_INLINE unsigned due_tiles() {
+  const int n = threadIdx.x & 31;
+  bool due = n < 2 * TEAMS && complete_of(n / 2).due[n % 2] >= 0;
+  return __ballot_sync(0xffffffffu, due);
+}
+DIL_INLINE decode_due due_tile(int n) {
+  return {&TILE(n / 2, complete_of(n / 2).due[n % 2]), true};
 }
 
 /* The end of split number `split`; the unit ends with its `last` one. */
@@ -360,12 +389,13 @@ DIL_INLINE decode_due end_split(const decode_launch &l, const decode_unit_messag
                           const float (&o)[ROW_GROUPS][VALUE_TILES][4],
                           decode_ended &x) {
   const bool merges = u.splits > 1, asks = last && merges && x.counted;
+  const int rows = tile_rows(l, u);
   meet_team(team); /* what the split before left is read */
   share_peaks(team, mine, state);
   if (mine == 0)
-    leave_half<HALF_TILES>(team, o);
+    leave_half<HALF_TILES>(team, rows, o);
   else
-    leave_half<0>(team, o);
+    leave_half<0>(team, rows, o);
   if (asks && mine == 0 && threadIdx.x % 32 == 0) tell_complete(l, team, x);
   meet_team(team);
   if (mine == 0)
@@ -377,5 +407,5 @@ DIL_INLINE decode_due end_split(const decode_launch &l, const decode_unit_messag
     return {&u, false};
   }
   if (!last) return {};
-  return end_unit(l, u, asks && *last_of(team), team, mine, x);
+  return end_unit(l, u, asks && complete_of(team).counted, team, mine, x);
 }

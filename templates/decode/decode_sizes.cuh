@@ -50,7 +50,7 @@
 
 /* Shared memory: [stages][queries][units][tiles that have ended][messages]
  * [multiplicities of keys][scratch of the teams][m and l of the warps][sums of the
- * teams][flags of the teams][mbarriers]. A ring of a team lies behind that of the team
+ * teams][complete tiles of the teams][mbarriers]. A ring of a team lies behind that of the team
  * before. */
 #define REST_BYTES                                                            \
   (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) + 3 * UNIT_BYTES +   \
@@ -72,8 +72,8 @@ static_assert(TEAM_STAGES >= 2, "too few stages fit");
 #define AT_SCRATCH (AT_TIMES + TEAMS * MESSAGES * TIMES_BYTES)
 #define AT_PEAKS (AT_SCRATCH + TEAMS * SCRATCH_BYTES)
 #define AT_SUMS (AT_PEAKS + TEAMS * TEAM_WARPS * TILE_ROWS * 8)
-#define AT_LAST (AT_SUMS + TEAMS * TILE_ROWS * PITCH_END * 4)
-#define AT_BARRIERS (AT_LAST + TEAMS * 16)
+#define AT_COMPLETE (AT_SUMS + TEAMS * TILE_ROWS * PITCH_END * 4)
+#define AT_BARRIERS (AT_COMPLETE + TEAMS * 16)
 #define BARRIERS (2 * (STAGES + TEAMS * (MESSAGES + QUERIES)))
 static_assert(AT_BARRIERS + 8 * BARRIERS <= SHARED_BYTES, "shared memory");
 
