@@ -30,6 +30,8 @@ enum { CARES = 0 };
 #include "templates/decode/decode_stream.cuh"
 #include "templates/decode/decode_plan.cuh"
 #include "templates/decode/decode_product.cuh"
+#include "templates/decode/decode_merge.cuh"
+#include "templates/decode/decode_tiles.cuh"
 #include "templates/decode/decode_end.cuh"
 
 static_assert(sizeof(decode_launch) == DECODE_LAUNCH_BYTES,
