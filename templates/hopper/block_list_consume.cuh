@@ -46,6 +46,7 @@ DEVICE void finish_tile(const consumer &c, u32 message, fragments &f) {
     float sum = row_sum(f.r.sum[i]);
     mine[i] = sum == 0 ? 0 : __fdividef(of.weight, sum);
     lse[i] = (f.r.peak[i] * c.run.scale + log2_fast(sum)) * ln_2;
+    join_sinks(of, batch, batch_keys(c.run, batch), row + 8 * i, head, lse[i], mine[i]);
   }
   scale_rows(f.o, mine[0], mine[1]);
   unsigned short *o = (unsigned short *)of.o + batch * of.o_stride[0] +

@@ -41,10 +41,12 @@
 #define DROPS 0
 
 #include "templates/shared/plan.cuh"
+#include "templates/shared/select.cuh"
 #include "templates/hopper/gather_launch.h"
 #include "templates/hopper/hopper_async.cuh"
 #include "templates/hopper/hopper_mma.cuh"
 #include "templates/hopper/hopper_softmax.cuh"
+#include "templates/hopper/hopper_merge.cuh"
 
 // ---- shared memory ---------------------------------------------------------
 

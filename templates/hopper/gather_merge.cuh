@@ -45,9 +45,10 @@ gather_merge(const __grid_constant__ gather_launch run) {
                              entries_of(list_of(call, line), row));
   const long long *o = call.of.o_stride, *lse = call.of.lse_stride;
   float factor = m.sum == 0 ? 0 : __fdividef(call.of.weight, m.sum);
+  float whole = (m.peak * run.scale + log2_fast(m.sum)) * ln_2;
+  join_sinks(call.of, batch, batch_keys(call, batch), row, head, whole, factor);
   if (call.of.lse && column == 0)
-    call.of.lse[batch * lse[0] + row * lse[1] + head * lse[2]] =
-        (m.peak * run.scale + log2_fast(m.sum)) * ln_2;
+    call.of.lse[batch * lse[0] + row * lse[1] + head * lse[2]] = whole;
   if (column >= VALUE_DIM) return;
   unsigned short *to = (unsigned short *)call.of.o + batch * o[0] + row * o[1] +
                        head * o[2] + column;

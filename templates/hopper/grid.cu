@@ -54,11 +54,13 @@
 #define DROPS 0
 
 #include "templates/shared/plan.cuh"
+#include "templates/shared/select.cuh"
 #include "templates/hopper/grid_launch.h"
 #include "templates/shared/patch.cuh"
 #include "templates/hopper/hopper_async.cuh"
 #include "templates/hopper/hopper_mma.cuh"
 #include "templates/hopper/hopper_softmax.cuh"
+#include "templates/hopper/hopper_merge.cuh"
 
 static_assert(GROUP_Z * GROUP_Y == 4, "a warpgroup has four warps");
 static_assert(BOX_X * BOX_Y <= TILE_KEYS && TILE_KEYS % 16 == 0, "a box");

@@ -190,6 +190,10 @@ DEVICE void finish_tile(const consumer &c, const tile_view &t, int map, int4 pla
     float sum = row_sum(f.r.sum[i]);
     mine[i] = sum == 0 ? 0 : __fdividef(c.run.of.weight, sum);
     lse[i] = (f.r.peak[i] * c.run.scale + log2_fast(sum)) * ln_2;
+    int x = t.x + thread_index() % 32 / 4 + 8 * i;
+    if (SINKS && t.there && x < t.cells_x)
+      join_sinks(c.run.of, place.w, c.run.of.M, position_of(c, map, x, t.y, t.z),
+                 place.z, lse[i], mine[i]);
   }
   scale_rows(f.o, mine[0], mine[1]);
   if (c.run.of.lse) store_lse(c, t, map, place, lse);

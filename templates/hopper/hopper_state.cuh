@@ -6,28 +6,13 @@
 // -infinity) if no pass has seen a key of the row.
 #pragma once
 
+#include "templates/hopper/hopper_merge.cuh"
+
 // The index of a row's entry in the state, [batches, state_rows, H].
 DEVICE long long state_row(const hopper_launch &run, int batch, int n,
                            int head) {
   int row = quotient_by(n, run.state_stride_ratio, run.state_stride_shift);
   return ((long long)batch * run.state_rows + row) * run.heads + head;
-}
-
-// Merges a row with its earlier state by their lse. Returns the factor of the
-// earlier state; `mine` is multiplied by the factor of the new sums, and `lse`
-// becomes the merged one. Either side may have seen no key. An earlier state that
-// has seen none has the factor 0, whatever the new sums are: nobody has written its
-// sums, and a NaN times these would take their bits.
-DEVICE float merge_row(float before, float &lse, float &mine) {
-  const float log2_e = 1.44269504088896340736f;
-  float top = fmaxf(before, lse);
-  if (before == MINUS_INFINITY && lse == MINUS_INFINITY) top = 0;
-  float a = exp2_fast((before - top) * log2_e);
-  float b = exp2_fast((lse - top) * log2_e);
-  float both = a + b;
-  lse = top + log2_fast(both) * 0.69314718055994530942f;
-  mine = both == 0 ? 0 : mine * __fdividef(b, both);
-  return before == MINUS_INFINITY ? 0 : __fdividef(a, both);
 }
 
 // A thread's two rows of a tile: which of them exist, and the indices of their

@@ -71,6 +71,13 @@ static const gpu_case cases[] = {
     {P("scale runtime; " BF16(64), BLOCKS("64", TABLE)), 0,
      {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = 0.4}},
     {P("dropout 0.2; " BF16(64), BLOCKS("64", TABLE)), 0, SHAPE(1, 512, 512, 0)},
+    /* sinks, of rows without keys, too */
+    {P(BF16(64), BLOCKS("64", HASH(30) " sink 0.5;")), 0, SHAPE(1, 600, 600, 0)},
+    {P(GROUPED(128), "causal; input z : f32[H] gradient;"
+                     BLOCKS("64", TABLE " sink z[h] - 0.01 * i;")), 0,
+     SHAPE(2, 500, 500, 1)},
+    {P(F16(64), BLOCKS("64", TABLE " sink 0.5;")), 0,
+     {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
 };
 
 /* Patterns and calls that other kernels take. */
@@ -86,7 +93,6 @@ static const gpu_case left_cases[] = {
     {P(BF16(64), BLOCKS("64", TABLE " mask j % 3 > 0;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), BLOCKS("64", TABLE " score s + 0.1 * (j - i);")), 0,
      SHAPE(1, 512, 512, 0)},
-    {P(BF16(64), BLOCKS("64", TABLE " sink 0.5;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), SEES("64", TABLE, "segment 256;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), BLOCKS("64", TABLE) " branch { window 9, 9; }"), 0,
      SHAPE(1, 512, 512, 0)},

@@ -50,6 +50,11 @@ static const gpu_case cases[] = {
     {P(F16(128), CHOOSES(100, "causal; " TOP(1))), 0, BAD(2, 450, 450, 1)},
     {P("scale runtime; " BF16(64), CHOOSES(64, TOP(2))), 0,
      {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = 0.4}},
+    /* sinks, one of them with a gradient of its own */
+    {P(F16(64), CHOOSES(64, TOP(2) " sink 0.5;")), 0,
+     {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
+    {P(GROUPED(128), "input z : f32[H] gradient; sink z[h] - 0.01 * i;"
+                     CHOOSES(64, "causal; " TOP(2))), 0, SHAPE(2, 500, 500, 1)},
 };
 
 /* Patterns and calls that other kernels take. */
@@ -68,7 +73,6 @@ static const gpu_case left_cases[] = {
     {P(BF16(64), CHOOSES(64, TOP(2) " window 200, 0;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), CHOOSES(64, TOP(2) " score s + 0.1 * (j - i);")), 0,
      SHAPE(1, 512, 512, 0)},
-    {P(BF16(64), CHOOSES(64, TOP(2) " sink 0.5;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), CHOOSES(64, TOP(2) " segment 256;")), 0, SHAPE(1, 512, 512, 0)},
     {P(BF16(64), CHOOSES(64, TOP(2)) " branch { window 9, 9; }"), 0,
      SHAPE(1, 512, 512, 0)},

@@ -66,6 +66,12 @@ static const gpu_case cases[] = {
     {P(F16(128), BRANCH("grid 24 x 31; neighborhood 5 x 7;")), 0, BAD(2, 744, 744, 1)},
     {P(BF16(64), BRANCH("scale runtime; grid 24 x 32; neighborhood 5 x 5;")), 0,
      {.batch = 1, .queries = 768, .keys = 768, .seed = 7, .scale = 0.4}},
+    /* sinks of all rows, and of each by its cell */
+    {P(BF16(64), BRANCH("sink 0.5; grid 24 x 32; neighborhood 5 x 5;")), 0,
+     SHAPE(1, 768, 768, 0)},
+    {P(GROUPED(64), BRANCH("grid 4 x 9 x 18; dilation 1 x 2 x 1; window 1 x 2 x 3; "
+                           "input z : f32[H]; sink z[h] - 0.01 * i;")), 0,
+     SHAPE(2, 648, 648, 1)},
 };
 
 /* Patterns and calls that other kernels take. */
@@ -87,8 +93,6 @@ static const gpu_case left_cases[] = {
      SHAPE(3, 384, 384, 0)},
     {P(BF16(64), BRANCH("grid 23 x 31; neighborhood 5 x 5; window 9 x (1, 0);")), 0,
      SHAPE(1, 713, 713, 0)},
-    {P(BF16(64), BRANCH("sink 0.5; grid 24 x 32; neighborhood 5 x 5;")), 0,
-     SHAPE(1, 768, 768, 0)},
     {P(BF16(64), "grid 24 x 32; branch { neighborhood 5 x 5; heads 0..0; }"), 0,
      SHAPE(1, 768, 768, 0)},
     {P(BF16(64), "grid 24 x 32; branch { neighborhood 5 x 5; } branch { window 1 x "
@@ -204,6 +208,12 @@ static const gpu_case gradient_cases[] = {
     {P(F16(128), BRANCH("grid 16 x 31; neighborhood 5 x 7;")), 0, BAD(2, 496, 496, 1)},
     {P(BF16(64), BRANCH("scale runtime; grid 16 x 32; neighborhood 5 x 5;")), 0,
      {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = 0.4}},
+    /* sinks, one of them with a gradient of its own */
+    {P(F16(64), BRANCH("sink 0.5; grid 16 x 32; neighborhood 5 x 5;")), 0,
+     SHAPE(1, 512, 512, 0)},
+    {P(GROUPED(64), BRANCH("grid 4 x 8 x 18; window 1 x 2 x 3; "
+                           "input z : f32[H] gradient; sink z[h] - 0.01 * i;")), 0,
+     SHAPE(2, 576, 576, 1)},
 };
 enum { GRADIENTS = sizeof gradient_cases / sizeof *gradient_cases };
 
@@ -233,8 +243,6 @@ START_TEST(gradients_left_to_others) {
        SHAPE(1, 768, 768, GUARD_BACKWARD)},
       {P(BF16(64), BRANCH("scale runtime; grid 16 x 32; neighborhood 5 x 5;")), 0,
        {.batch = 1, .queries = 512, .keys = 512, .seed = 7, .scale = -0.4}},
-      {P(BF16(64), BRANCH("sink 0.5; grid 16 x 32; neighborhood 5 x 5;")), 0,
-       SHAPE(1, 512, 512, 0)},
       {P(BF16(64), BRANCH("dropout 0.2; grid 16 x 32; neighborhood 5 x 5;")), 0,
        SHAPE(1, 512, 512, 0)},
       {P(BF16(64), "grid 16 x 32; branch { neighborhood 5 x 5; } branch { window 1 x "

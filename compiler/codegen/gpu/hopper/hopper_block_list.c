@@ -53,7 +53,7 @@ static const char *list_refusal(const plan *p, block_lists *l) {
   if (t->dtype == DIL_F32) return "f32";
   if (t->head_dim % 8 || t->value_dim % 8)
     return "a head_dim that is no multiple of 8";
-  if (t->scored || t->sinks) return "scores or sinks";
+  if (t->scored) return "scores";
   return list_config_of(t, 0) ? NULL : "heads of more than 128 elements";
 }
 
@@ -90,6 +90,7 @@ static void list_put_plan(const plan *p, dil_cuda_code *code, source_text *text)
   put(text, "#define QUERY_BLOCK %d\n#define KEY_BLOCK %d\n",
       l.list[0].query_block, l.list[0].block);
   put_tables(text, &l.rest);
+  if (t->sinks) put_expressions(text, &l.rest);
   list_put_bound(text, "LEFT", window->left);
   list_put_bound(text, "RIGHT", window->right);
   put_block_lists(text, &l);

@@ -55,7 +55,7 @@ static const char *gather_refusal(const dil_table *t) {
     return "heads of more than 128 elements";
   if (!hopper_is_whole(t)) return "segments, or several branches";
   if (gather_has_window(&t->predicates[b->predicate])) return "a window";
-  if (t->scored || t->sinks) return "scores or sinks";
+  if (t->scored) return "scores";
   return NULL;
 }
 
@@ -80,6 +80,7 @@ static void gather_put_plan(const gpu_request *r, int32_t keys, int32_t stages,
       WARPGROUPS, keys, stages);
   put(text, "#define CAUSAL %d\n", gather_choice(t)->right == 0);
   put_tables(text, r->common.plan);
+  if (t->sinks) put_expressions(text, r->common.plan);
   put(text, "#undef DROPOUT\n#define DROPOUT 0\n");
 }
 

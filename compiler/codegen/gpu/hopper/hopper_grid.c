@@ -193,7 +193,6 @@ static const char *grid_refusal(const dil_table *t, int32_t pass) {
   if (t->head_dim % 8 || t->value_dim % 8) return "a head_dim that is no multiple of 8";
   if (b->head_first > 0 || b->head_last + 1 < t->heads) return "heads without a branch over a grid";
   if (!b->reach.alone || t->scored) return "masks or scores over a grid";
-  if (t->sinks) return "sinks over a grid";
   int64_t residues = 1;
   for (int32_t k = 0; k < t->grid.axes; k++) residues *= b->reach.dilation[k];
   if (residues > GRID_MAPS) return "more than 16 residues of a grid";
@@ -271,6 +270,7 @@ static void grid_put(const gpu_request *r, const grid_shape *s, const char *temp
   put(text, "#define BOX_Y %d\n#define BOX_X %d\n#define BOXES_X %d\n", s->box_y,
       s->box_x, s->boxes_x);
   put_tables(text, r->common.plan);
+  if (t->sinks) put_expressions(text, r->common.plan);
   put(text, "#undef DROPOUT\n#define DROPOUT 0\n");
   put_template(text, template);
 }
