@@ -150,7 +150,7 @@ static double turns_of(const cost_gpu_case *c, double tiles, double slots) {
  * work reads at most so many times its share of the memory's rate; `start` is a
  * launch, the first copies and the last merge. */
 static double decode_seconds(const pattern *p, const cost_gpu_case *c) {
-  const double gain = 1.18, own = 1.5, start = 7e-6;
+  const double gain = 1.18, own = 1.5, start = 14e-6;
   const cuda_chip *chip = chip_like(c->facts);
   double group = (double)p->heads / (double)p->kv_heads;
   double rows = c->code->tile_rows, processors = c->facts->processors;
