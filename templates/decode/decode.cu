@@ -10,7 +10,7 @@
  * reading its keys, hence a producing warp for each team. The visits of a split go
  * round the warps of its team, each of which has a running softmax of its own. At
  * the end of a split the team adds them up in a fixed order. Where keys are split,
- * the last unit of a tile to end merges all in the order of the keys.
+ * the team of a tile's last unit sees to it that all are merged (decode_tiles.cuh).
  *
  * The keys of a split follow from the batch row's own keys (splits.h): a row has the
  * same bits alone or in a batch. The idea of splits is that of Flash-Decoding

@@ -1,5 +1,6 @@
 /* decode_merge.cuh - the rows of a tile: from sums in shared memory, or from the parts
- * that teams have left of split keys. Parts are merged in the order of the keys. */
+ * that teams have left of split keys. Parts are added in an order that their number alone
+ * fixes, whichever team or warp does it. */
 #pragma once
 
 /* A team's sums of a row, m and l. */
@@ -96,7 +97,7 @@ DIL_INLINE float4 merge_columns(const float *part, int splits, int d, bool begin
   return make_float4(sum[0], sum[1], sum[2], sum[3]);
 }
 
-/* The sums of a row's parts, in the order of the keys, to shared memory. */
+/* Adds up a row's parts. The sums go to shared memory. */
 DIL_INLINE void merge_parts(const float *part, int splits, float *sums) {
   const int lane = threadIdx.x & 31;
   part_weights x = load_weights(part, splits);
