@@ -277,6 +277,7 @@ spec spec_hopper_grids(uint32_t seed) {
                               .head_last = s.heads - 1, .reach = draw(state, 1, 8)};
   s.grid[2] = 16 * draw(state, 1, 4) - draw(state, 0, 2);
   s.queries = s.keys = (s.grid[0] ? s.grid[0] : 1) * s.grid[1] * s.grid[2];
+  s.sink = pick(state, 30, COUNT(sinks));
   return s;
 }
 
@@ -296,6 +297,7 @@ spec spec_hopper_choices(uint32_t seed) {
   s.block = chance(state, 50) ? draw(state, 2, 16) * 8 : draw(state, 10, 200);
   s.keys = draw(state, 300, chance(state, 20) ? 1500 : 700);
   s.queries = chance(state, 60) ? s.keys : draw(state, 64, s.keys);
+  s.sink = pick(state, 30, COUNT(sinks));
   return s;
 }
 
