@@ -148,17 +148,15 @@ static dil_status decode_clear(const cuda_run *r, decode_launch *l) {
                     "clear the counters of splits");
 }
 
-/* Sets how many splits a unit has. Where each team has many, they share a plan and an
- * end. The last ones are units by themselves: about as many as a unit of each team has,
- * so that no team ends long after the others. Bits of results do not depend on it. */
-static void decode_fill_units(const cuda_run *r, int64_t splits, int64_t teams,
-                              decode_launch *l) {
+/* How many splits a unit has, as a power of two. Where each team has many, they share
+ * a plan and an end. Bits of results do not depend on it. */
+static int32_t decode_unit_bits(int64_t splits, int64_t teams, int64_t most) {
   enum { ROUNDS = 6, BITS = 3 }; /* units of each team, at least; bits, at most */
-  while (l->unit_bits < BITS && 1 << l->unit_bits < l->splits &&
-         splits >> (l->unit_bits + 1) >= teams * ROUNDS)
-    l->unit_bits++;
-  int64_t fine = (teams << l->unit_bits) / ((int64_t)l->tiles * l->splits) + 1;
-  l->fine = (int)maximum(0, r->B - fine);
+  int32_t bits = 0;
+  while (bits < BITS && 1 << bits < most &&
+         splits >> (bits + 1) >= teams * ROUNDS)
+    bits++;
+  return bits;
 }
 
 static dil_status decode_launch_pass(const cuda_run *r, int32_t pass,
@@ -172,7 +170,7 @@ static dil_status decode_launch_pass(const cuda_run *r, int32_t pass,
     return dil_fail(DIL_USAGE, "more than 2^31 tiles in one call");
   int64_t blocks = minimum(splits, r->device->facts.processors);
   int64_t teams = blocks * code->about.threads / DECODE_TEAM_THREADS;
-  decode_fill_units(r, splits, teams, &l);
+  l.unit_bits = decode_unit_bits(splits, teams, l.splits);
   dil_status status = decode_fill_maps(r, pass, code, &l);
   if (!status) status = decode_clear(r, &l);
   if (!status) status = counters_take(counters, r->stream, &counter);

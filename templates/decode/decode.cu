@@ -4,7 +4,7 @@
  * A *unit* is a tile of up to 16 rows and a few splits of its keys, one after the
  * other. The rows of a group of query heads share a tile. A block has a few teams
  * of warps, which take units by counting, as long as there are any. The producing
- * warp of a team plans the keys of a unit as general.cu does (general_visit.cuh),
+ * warp of a team plans the keys of a unit as general.cu does (general_plan.cuh),
  * copies them into the team's ring of stages and tells the other warps by messages.
  * It runs ahead of them, also into the next unit. Planning a visit takes longer than
  * reading its keys, hence a producing warp for each team. The visits of a split go
@@ -27,6 +27,7 @@
 enum { CARES = 0 };
 #define ALIGNED_KEYS PAGED
 #include "templates/general/general_visit.cuh"
+#include "templates/general/general_plan.cuh"
 #include "templates/decode/decode_stream.cuh"
 #include "templates/decode/decode_plan.cuh"
 #include "templates/decode/decode_product.cuh"

@@ -23,8 +23,7 @@ typedef struct decode_launch {
   int again;               /* several tiles read the same keys */
   int box;                 /* keys of one copy, a power of two: a tile's, or those of
                             * a page if they are fewer */
-  int unit_bits;           /* a unit has that power of two of splits, or what is left; */
-  int fine;                /* from this batch row on it has one */
+  int unit_bits;           /* a unit has that power of two of splits, or what is left */
   unsigned *counters;      /* units taken, blocks that have ended; both 0 */
   unsigned *arrived;       /* [batches][tiles] bytes: splits that have ended; all 0
                             * before and after a launch */

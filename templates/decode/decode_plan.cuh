@@ -31,13 +31,9 @@ DIL_INLINE void count_row(const decode_launch &l, decode_cursor &c, int b) {
   c.splits = few_splits(reach, tiles);
 }
 
-/* The splits of a unit of batch row b, as a power of two; the units of the row's tiles,
- * which have so many splits. Late rows have small units, so that teams end together. */
-DIL_INLINE int unit_bits(const decode_launch &l, int b) {
-  return b < l.fine ? l.unit_bits : 0;
-}
-DIL_INLINE unsigned row_units(const decode_launch &l, int b, int splits) {
-  return (unsigned)(((splits - 1 >> unit_bits(l, b)) + 1) * l.tiles);
+/* The units of a batch row whose tiles have so many splits. */
+DIL_INLINE unsigned row_units(const decode_launch &l, int splits) {
+  return (unsigned)(((splits - 1 >> l.unit_bits) + 1) * l.tiles);
 }
 
 /* Counts the units of the 32 batch rows of a group. */
@@ -45,7 +41,7 @@ DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
   const int lane = threadIdx.x & 31, b = c.group + lane;
   c.splits = 0;
   if (b < l.of.batches) count_row(l, c, b);
-  c.upto = c.splits ? row_units(l, b, c.splits) : 0;
+  c.upto = row_units(l, c.splits);
 #pragma unroll
   for (int away = 1; away < 32; away *= 2) {
     unsigned other = __shfl_sync(0xffffffffu, c.upto, lane - away & 31);
@@ -59,9 +55,9 @@ DIL_INLINE void count_group(const decode_launch &l, decode_cursor &c) {
  * side. */
 DIL_INLINE decode_unit unit_inside(const decode_launch &l, int b, unsigned inside,
                                    int splits, int bits) {
-  int tile = take_digit(inside, l.tiles), some = unit_bits(l, b);
-  int first = (int)inside << some;
-  return {true, b, tile, first, least(1 << some, splits - first), splits, bits};
+  int tile = take_digit(inside, l.tiles), first = (int)inside << l.unit_bits;
+  int count = least(1 << l.unit_bits, splits - first);
+  return {true, b, tile, first, count, splits, bits};
 }
 
 /* Unit number `item` of the launch, where all batch rows have as many keys. */
@@ -69,13 +65,9 @@ DIL_INLINE decode_unit find_even_unit(const decode_launch &l, decode_cursor &c,
                                       unsigned item) {
   if (!c.counted) count_row(l, c, 0);
   c.counted = true;
-  unsigned low = 0, before = (unsigned)l.fine * row_units(l, 0, c.splits);
-  if (item < before) before = 0;
-  else low = (unsigned)l.fine;
-  unsigned units = row_units(l, (int)low, c.splits), row = (item - before) / units;
-  int b = (int)(low + row);
-  if (b >= l.of.batches) return {};
-  return unit_inside(l, b, item - before - row * units, c.splits, c.bits);
+  unsigned units = row_units(l, c.splits), b = item / units;
+  if (b >= (unsigned)l.of.batches) return {};
+  return unit_inside(l, (int)b, item - b * units, c.splits, c.bits);
 }
 
 /* Unit number `item` of the launch; numbers only rise. */
@@ -96,9 +88,8 @@ DIL_INLINE decode_unit find_unit(const decode_launch &l, decode_cursor &c,
     int splits = __shfl_sync(0xffffffffu, c.splits, owner);
     int bits = __shfl_sync(0xffffffffu, c.bits, owner);
     unsigned upto = __shfl_sync(0xffffffffu, c.upto, owner);
-    int b = c.group + owner;
-    unsigned inside = item - c.before - upto + row_units(l, b, splits);
-    return unit_inside(l, b, inside, splits, bits);
+    unsigned inside = item - c.before - upto + row_units(l, splits);
+    return unit_inside(l, c.group + owner, inside, splits, bits);
   }
   return {};
 }

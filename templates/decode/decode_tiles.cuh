@@ -20,7 +20,7 @@ struct decode_ended {
 #define TILE(team, place)                                                     \
   (*(decode_unit_message *)(shared + AT_TILES + (3 * (team) + (place) % 3) * UNIT_BYTES))
 
-/* What lane 0 of the first warp tells its team, and the block. */
+/* Lane 0 of the first warp tells its team, and the block, which tiles are complete. */
 struct decode_complete {
   int counted; /* bool: the counted tile is */
   int due[2];  /* when the team has no more units: places of such tiles, or -1 */

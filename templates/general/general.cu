@@ -40,6 +40,7 @@ static_assert(SCRATCH_BYTES + 16 * WARPS * PITCH_END * 4 <= SHARED_BYTES,
 #include "templates/general/general_product.cuh"
 #include "templates/general/general_state.cuh"
 #include "templates/general/general_visit.cuh"
+#include "templates/general/general_plan.cuh"
 #include "templates/general/choose.cuh"
 
 /* Scores to weights: scale, chain, predicate, softmax, dropout. */

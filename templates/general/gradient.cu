@@ -63,6 +63,7 @@ static_assert(SCRATCH_BYTES +
 #include "templates/general/general_load.cuh"
 #include "templates/general/general_product.cuh"
 #include "templates/general/general_visit.cuh"
+#include "templates/general/general_plan.cuh"
 #include "templates/general/gradient_load.cuh"
 #include "templates/general/gradient_score.cuh"
 #include "templates/general/gradient_end.cuh"
