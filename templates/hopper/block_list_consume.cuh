@@ -36,16 +36,13 @@ DEVICE void hide_keys(u32 message, u32 places, float (&s)[TILE_KEYS / 2]) {
 
 // Divides the rows of a tile by their denominators and writes them.
 DEVICE void finish_tile(const consumer &c, u32 message, fragments &f) {
-  const float ln_2 = 0.69314718055994530942f;
   const dil_params &of = c.run.of;
   int row = shared_word(message + 16) + own_row(), line = shared_word(message + 12);
   int batch = line / HEADS, head = line % HEADS;
   float mine[2], lse[2];
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    float sum = row_sum(f.r.sum[i]);
-    mine[i] = sum == 0 ? 0 : __fdividef(of.weight, sum);
-    lse[i] = (f.r.peak[i] * c.run.scale + log2_fast(sum)) * ln_2;
+    end_row(f.r.peak[i], row_sum(f.r.sum[i]), c.run.scale, of.weight, lse[i], mine[i]);
     join_sinks(of, batch, batch_keys(c.run, batch), row + 8 * i, head, lse[i], mine[i]);
   }
   scale_rows(f.o, mine[0], mine[1]);

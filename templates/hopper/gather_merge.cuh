@@ -34,7 +34,6 @@ DEVICE merge_sums add_entries(const gather_launch &run, const gather_end *ends,
 extern "C" __global__ void
 gather_merge(const __grid_constant__ gather_launch run) {
   const gather_call &call = run.call;
-  const float ln_2 = 0.69314718055994530942f;
   long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   if (warp >= (long long)call.lines * call.of.N) return;
   int number = (int)(warp / call.of.N), row = (int)(warp % call.of.N);
@@ -44,8 +43,8 @@ gather_merge(const __grid_constant__ gather_launch run) {
   merge_sums m = add_entries(run, run.ends + first, run.partial + first * VALUE_DIM,
                              entries_of(list_of(call, line), row));
   const long long *o = call.of.o_stride, *lse = call.of.lse_stride;
-  float factor = m.sum == 0 ? 0 : __fdividef(call.of.weight, m.sum);
-  float whole = (m.peak * run.scale + log2_fast(m.sum)) * ln_2;
+  float factor, whole; // of the sums; lse
+  end_row(m.peak, m.sum, run.scale, call.of.weight, whole, factor);
   join_sinks(call.of, batch, batch_keys(call, batch), row, head, whole, factor);
   if (call.of.lse && column == 0)
     call.of.lse[batch * lse[0] + row * lse[1] + head * lse[2]] = whole;

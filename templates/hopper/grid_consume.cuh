@@ -183,13 +183,11 @@ DEVICE void store_rows(const consumer &c, const tile_view &t, int map, int4 plac
 // Divides the rows of a tile by their denominators and writes them.
 DEVICE void finish_tile(const consumer &c, const tile_view &t, int map, int4 place,
                         fragments &f) {
-  const float ln_2 = 0.69314718055994530942f;
   float lse[2], mine[2];
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    float sum = row_sum(f.r.sum[i]);
-    mine[i] = sum == 0 ? 0 : __fdividef(c.run.of.weight, sum);
-    lse[i] = (f.r.peak[i] * c.run.scale + log2_fast(sum)) * ln_2;
+    end_row(f.r.peak[i], row_sum(f.r.sum[i]), c.run.scale, c.run.of.weight, lse[i],
+            mine[i]);
     int x = t.x + thread_index() % 32 / 4 + 8 * i;
     if (SINKS && t.there && x < t.cells_x)
       join_sinks(c.run.of, place.w, c.run.of.M, position_of(c, map, x, t.y, t.z),

@@ -1,6 +1,15 @@
-// hopper_merge.cuh - two parts of a row's softmax become one: an earlier state joins, or
-// the row's sinks do.
+// hopper_merge.cuh - the end of a row's softmax, and how two parts of it become one: an
+// earlier state joins, or the row's sinks do.
 #pragma once
+
+// The end of a row whose weights add up to `sum`, below its peak: `mine` becomes the
+// factor of its sums, and `lse` the natural logarithm of its denominator. log2 0 is
+// -infinity.
+DEVICE void end_row(float peak, float sum, float scale, float weight, float &lse,
+                    float &mine) {
+  mine = sum == 0 ? 0 : __fdividef(weight, sum);
+  lse = (peak * scale + log2_fast(sum)) * 0.69314718055994530942f;
+}
 
 // Merges a row with its earlier state by their lse. Returns the factor of the
 // earlier state; `mine` is multiplied by the factor of the new sums, and `lse`

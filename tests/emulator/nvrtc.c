@@ -220,6 +220,7 @@ NVRTC(int, nvrtcCompileProgram, emulated_job *j, int count,
   int size = snprintf(
       compiler, sizeof compiler,
       "%s -std=c++17 -w -fPIC -fvisibility=hidden -fno-strict-aliasing "
+      "-fno-exceptions -fno-rtti "
       "-fwrapv -ffp-contract=off -mfma -mf16c -mavx2 %s",
       wish && *wish ? wish : "c++ -Og",
       getenv("EMULATED_CHECK")

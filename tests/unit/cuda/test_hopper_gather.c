@@ -54,7 +54,7 @@ static const gpu_case cases[] = {
     {P(F16(64), CHOOSES(64, TOP(2) " sink 0.5;")), 0,
      {.batch = 4, .queries = 400, .keys = 400, .seed = 7, .lengths = lengths}},
     {P(GROUPED(128), "input z : f32[H] gradient; sink z[h] - 0.01 * i;"
-                     CHOOSES(64, "causal; " TOP(2))), 0, SHAPE(2, 500, 500, 1)},
+                     CHOOSES(64, "causal; " TOP(2))), 0, SHAPE(1, 790, 790, 1)},
 };
 
 /* Patterns and calls that other kernels take. */
