@@ -303,7 +303,7 @@ DIL_INLINE void send_unit(const decode_launch &l, const decode_unit &u,
   dil_cursor keys = begin_keys(l, u, t, bits);
   const int all = keys.take;
   dil_visit v;
-  if ((threadIdx.x & 31) == 0) SCRATCH.visit[1].table = 0;
+  if (MULTIPLICITY && (threadIdx.x & 31) == 0) SCRATCH.visit[1].table = 0;
 #pragma unroll 1
   for (;;) {
     find_visit(p, planned, keys, v, 0);

@@ -35,9 +35,10 @@
 #define KEY_BYTES (BOXES_K * CHUNK_K * 2 * TILE_KEYS)
 #define STAGE_BYTES (KEY_BYTES + BOXES_V * CHUNK_V * 2 * TILE_KEYS)
 
-/* Of a team: messages, tiles of queries. */
+/* Of a team: messages, tiles of queries, tiles that have ended. */
 #define MESSAGES 8
 #define QUERIES 2
+#define ENDED_TILES 3 /* counted, waiting, and being merged (decode_tiles.cuh) */
 #define PITCH_Q (WIDTH_K * 2 + 16) /* an odd number of 16-byte units */
 #define PITCH_END ((VALUE_DIM + 31) / 32 * 32 + 8) /* floats: sums, m, l */
 #define PITCH_PART DECODE_PART(VALUE_DIM)          /* floats: sums, m, l */
@@ -50,10 +51,11 @@
 
 /* Shared memory: [stages][queries][units][tiles that have ended][messages]
  * [multiplicities of keys][scratch of the teams][m and l of the warps][sums of the
- * teams][complete tiles of the teams][mbarriers]. A ring of a team lies behind that of the team
- * before. */
+ * teams][complete tiles of the teams][mbarriers]. A ring of a team lies behind that of
+ * the team before. */
 #define REST_BYTES                                                            \
-  (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) + 3 * UNIT_BYTES +   \
+  (TEAMS * (QUERIES * (TILE_ROWS * PITCH_Q + UNIT_BYTES) +                    \
+            ENDED_TILES * UNIT_BYTES +                                        \
             MESSAGES * (MESSAGE_BYTES + TIMES_BYTES) + SCRATCH_BYTES +        \
             TEAM_WARPS * TILE_ROWS * 8 + TILE_ROWS * PITCH_END * 4 + 16 +     \
             16 * (MESSAGES + QUERIES)) +                                      \
@@ -67,7 +69,7 @@ static_assert(TEAM_STAGES >= 2, "too few stages fit");
 #define AT_QUERY (STAGES * STAGE_BYTES)
 #define AT_UNIT (AT_QUERY + TEAMS * QUERIES * TILE_ROWS * PITCH_Q)
 #define AT_TILES (AT_UNIT + TEAMS * QUERIES * UNIT_BYTES)
-#define AT_MESSAGE (AT_TILES + TEAMS * 3 * UNIT_BYTES)
+#define AT_MESSAGE (AT_TILES + TEAMS * ENDED_TILES * UNIT_BYTES)
 #define AT_TIMES (AT_MESSAGE + TEAMS * MESSAGES * MESSAGE_BYTES)
 #define AT_SCRATCH (AT_TIMES + TEAMS * MESSAGES * TIMES_BYTES)
 #define AT_PEAKS (AT_SCRATCH + TEAMS * SCRATCH_BYTES)

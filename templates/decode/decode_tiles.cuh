@@ -14,17 +14,18 @@ DIL_INLINE void meet_team(int team) {
 struct decode_ended {
   bool counted;    /* TILE(team, place) has been counted */
   bool waits;      /* the tile before it is complete */
-  int place;       /* of three: the one behind it may still be merged */
+  int place;       /* of ENDED_TILES: the one behind it may still be merged */
   unsigned before; /* the tile's splits that had ended: lane 0 of the first warp */
 };
 #define TILE(team, place)                                                     \
-  (*(decode_unit_message *)(shared + AT_TILES + (3 * (team) + (place) % 3) * UNIT_BYTES))
+  (*(decode_unit_message *)(shared + AT_TILES +                               \
+                            (ENDED_TILES * (team) + (place) % ENDED_TILES) * UNIT_BYTES))
 
 /* Lane 0 of the first warp tells its team, and the block, which tiles are complete. */
 struct decode_complete {
   int counted; /* bool: the counted tile is */
   int due[2];  /* when the team has no more units: places of such tiles, or -1 */
-  int unused;
+  int unused;  /* the mbarriers behind these stand at multiples of 16 bytes */
 };
 DIL_INLINE decode_complete &complete_of(int team) {
   return ((decode_complete *)(shared + AT_COMPLETE))[team];
@@ -75,7 +76,7 @@ DIL_INLINE decode_due end_unit(const decode_launch &l, const decode_unit_message
   if (first) count_splits(l, u, x);
   if (complete) {
     x.waits = true;
-    x.place = (x.place + 1) % 3;
+    x.place = (x.place + 1) % ENDED_TILES;
   }
   if (first) TILE(team, x.place) = u;
   x.counted = true;
