@@ -39,7 +39,7 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
                   &p);
   if (!status)
     status = cuda_launch(r, code, GENERAL_CHOOSE, at.blocks, DIL_CHOOSE_THREADS,
-                         cuda_choose_shared(t, choice), &p);
+                         cuda_choose_shared(t, &p), &p);
   if (status) return status;
   return cuda_launch(r, code, GENERAL_CHOOSE_JOIN, r->B * t->heads * parts,
                      DIL_CHOOSE_THREADS, DIL_CHOOSE_SHARED, &p);

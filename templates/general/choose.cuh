@@ -33,7 +33,7 @@ enum {
 };
 
 /* The shared memory of a thread block, and behind it rows of queries: zeros stand
- * behind their numbers. */
+ * behind their numbers. Those that matrix products take stand as parts of 16 bits. */
 struct choose_memory {
   double sum[DIL_CHOOSE_THREADS];
   int start[DIL_CHOOSE_THREADS];
@@ -84,11 +84,15 @@ DIL_INLINE double block_scan(double x) {
 
 /* ---- rows of queries and of keys ------------------------------------------- */
 
+DIL_INLINE bool has_cells(const dil_choice_row &c) {
+  return CHOICES_CELLS && c.cell[0];
+}
+
 /* The position of place `place` where positions are counted block by block: the
  * place itself, but where blocks are of cells, which divide the grid. */
 DIL_INLINE int position_of(const dil_params &p, const dil_choice_row &c,
                            int place) {
-  if (!CHOICES_CELLS || !c.cell[0]) return place;
+  if (!has_cells(c)) return place;
   int block = place / c.block, inside = place % c.block;
   int position = 0, stride = 1, plane = 1;
 #pragma unroll
@@ -132,7 +136,8 @@ DIL_INLINE const element *query_at(const dil_params &p, const dil_choice_row &c,
 /* ---- estimates ----------------------------------------------------------- */
 
 /* Rows that meet key blocks at once. */
-DIL_INLINE int rows_at_once(const dil_choice_row &c) {
+DIL_INLINE int rows_at_once(const dil_choose_params &p, const dil_choice_row &c) {
+  if (has_query_means(c)) return p.strip;
   return is_tall(c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
 }
 
@@ -151,10 +156,6 @@ DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
                  t >= at.first && t <= at.last;
     float sum = 0;
     int count = there ? last - t + 1 : 0;
-    if (there && p.query_means) {
-      sum = query_mean(p, b, h, at.bi)[d];
-      count = 0;
-    }
 #pragma unroll 4
     for (int k = 0; k < count && d < HEAD_DIM; k++)
       sum += widen(query_at(p.of, c, at, t + k, h)[d]);
@@ -166,9 +167,9 @@ DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
 
 /* Returns whether no query of rows `from` and those behind it sees a key of blocks
  * low..high: the window alone says so. */
-DIL_INLINE bool window_misses(const dil_choice_row &c, int first, int from,
-                              int low, int high) {
-  int per = rows_of_block(c), last = (from + rows_at_once(c) - 1) / per;
+DIL_INLINE bool window_misses(const dil_choose_params &p, const dil_choice_row &c,
+                              int first, int from, int low, int high) {
+  int per = rows_of_block(c), last = (from + rows_at_once(p, c) - 1) / per;
   long long t0 = (long long)(first + from / per) * c.query_block;
   long long t1 = (long long)(first + last + 1) * c.query_block - 1;
   bool after = c.right != DIL_FAR && (long long)low * c.block > t1 + c.right;
@@ -221,40 +222,51 @@ DIL_INLINE void estimate_head(const dil_choose_params &p, const dil_choice_row &
                               int b, int h, int first, float *estimate) {
   int per = rows_of_block(c), blocks = p.strip;
   const float *means = mean_at(p, c, b, h / (HEADS / KV_HEADS), 0, 0);
-  for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
+  for (int bj = threadIdx.x; bj < p.keys && !stores_all(c); bj += DIL_CHOOSE_THREADS)
     for (int k = 0; k < blocks; k++)
       estimate[(long long)k * p.width + bj] = not_a_number();
 #pragma unroll 1
-  for (int from = 0; from < blocks * per; from += rows_at_once(c)) {
+  for (int from = 0; from < blocks * per; from += rows_at_once(p, c)) {
     __syncthreads();
-    if (is_tall(c)) {
-      load_tall_rows(p, c, b, h, first, from);
-      __syncthreads();
-      meet_by_products(p, c, means, first, from, estimate);
+    if (has_products(c)) {
+      estimate_by_products(p, c, b, h, means, first, from, estimate);
       continue;
     }
     load_rows(p, c, b, h, first, from);
     __syncthreads();
 #pragma unroll 1
     for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-      if (!window_misses(c, first, from, bj, bj))
+      if (!window_misses(p, c, first, from, bj, bj))
         meet_block(p, means, per, from, bj, estimate);
   }
   __syncthreads();
 }
 
-/* The call's own numbers, in whatever rank they have. */
+/* The call's own numbers, in whatever rank they have. A thread has those of several
+ * query blocks in flight. */
 DIL_INLINE void read_head(const dil_choose_params &p, const dil_choice_row &c,
                           int b, int h, int first, float *estimate) {
+  enum { AHEAD = 8 };
   const dil_device_input &g = p.of.input[c.gate];
   int rank = dil_inputs[c.gate].rank;
   const float *from = (const float *)g.data;
   if (rank > 3) from += b * g.stride[rank - 4];
   if (rank > 2) from += h * g.stride[rank - 3];
-  for (int k = 0; k < p.strip && first + k < p.queries; k++)
-    for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-      estimate[(long long)k * p.width + bj] =
-          from[(first + k) * g.stride[rank - 2] + bj * g.stride[rank - 1]];
+  int blocks = dil_min(p.strip, p.queries - first);
+  long long apart = g.stride[rank - 2];
+#pragma unroll 1
+  for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
+#pragma unroll 1
+    for (int k = 0; k < blocks; k += AHEAD) {
+      const float *at = from + (first + k) * apart + bj * g.stride[rank - 1];
+      float x[AHEAD], *to = estimate + (long long)k * p.width + bj;
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++, at += apart)
+        if (k + i < blocks) x[i] = *at;
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++, to += p.width)
+        if (k + i < blocks) *to = x[i];
+    }
 }
 
 DIL_INLINE bool serves(const dil_branch_row &branch, int h) {
@@ -383,8 +395,11 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
   const float *sum = estimate_group(p, c, b, group, first, estimate, total);
   if (lanes_choose(p, c)) {
-    if (p.keys <= 32 * DIL_CHOOSE_FEW)
+    int own = DIL_CHOOSE_OF_LANE(p.keys);
+    if (own == DIL_CHOOSE_FEW)
       choose_strip_by_lanes<DIL_CHOOSE_FEW>(p, c, b, group, first, sum);
+    else if (own == DIL_CHOOSE_SOME)
+      choose_strip_by_lanes<DIL_CHOOSE_SOME>(p, c, b, group, first, sum);
     else choose_strip_by_lanes<DIL_CHOOSE_MOST>(p, c, b, group, first, sum);
     return;
   }

@@ -101,45 +101,53 @@ DIL_INLINE void read_estimates(const float *estimate, unsigned scored,
   }
 }
 
-/* A threshold that `wanted` of the bits reach, or else the largest that more reach; 0
- * where fewer are above 0. The whole warp comes here; `done`: none is asked for. */
-template <int OWN_KEYS>
-DIL_INLINE unsigned find_threshold(const unsigned (&bits)[OWN_KEYS], int lanes,
-                                   int wanted, bool done) {
-  unsigned found = 0;
-#pragma unroll 1
-  for (unsigned one = 1u << 31; one; one >>= 1) {
-    int count = 0;
+/* Turns the bits of a lane's estimates: of OWN_KEYS bits side by side, number k of word
+ * n becomes number n of word k. */
+template <int OWN_KEYS> DIL_INLINE void turn_bits(unsigned (&bits)[OWN_KEYS]) {
+  unsigned low = 0xffffffffu; /* the lower `half` bits of each group of twice as many */
 #pragma unroll
-    for (int r = 0; r < OWN_KEYS; r++) count += bits[r] >= (found | one);
-    count = sum_lanes(count, lanes);
-    if (!done && count >= wanted) found |= one;
-    done |= count == wanted;
-    if (__all_sync(0xffffffffu, done)) break;
+  for (int half = 16; half > 0; half /= 2) {
+    low ^= low << half;
+    if (half >= OWN_KEYS) continue;
+#pragma unroll
+    for (int n = 0; n < OWN_KEYS; n++) {
+      if (n & half) continue;
+      unsigned other = (bits[n] >> half ^ bits[n + half]) & low;
+      bits[n] ^= other << half;
+      bits[n + half] ^= other;
+    }
   }
-  return found;
 }
 
-/* The `taken` best of the key blocks that are scored; of equal ones the first. */
+/* The `taken` best of the key blocks that are scored; of equal ones the first. Where
+ * this is `done`, nothing is asked for. The whole warp comes here. From the first bit
+ * on, those that have it are better than those that are alike and have it not. */
 template <int OWN_KEYS>
 DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned scored,
                                 int taken, bool done) {
-  unsigned bits[OWN_KEYS], above = 0, equal = 0;
-  read_estimates(estimate, scored, bits);
-  unsigned least = find_threshold(bits, lanes, taken, done);
+  unsigned plane[OWN_KEYS], best = 0, alike = scored;
+  read_estimates(estimate, scored, plane);
+  turn_bits(plane);
+  bool all_done = false;
 #pragma unroll
-  for (int r = 0; r < OWN_KEYS; r++) {
-    above |= (unsigned)(bits[r] > least) << r;
-    equal |= (unsigned)(bits[r] == least) << r;
+  for (int bit = 31; bit >= 0; bit--) {
+    if (all_done) break;
+    unsigned have = plane[bit % OWN_KEYS] >> bit / OWN_KEYS * OWN_KEYS & alike;
+    int count = sum_lanes(__popc(have), lanes);
+    bool fewer = count <= taken;
+    if (fewer && !done) best |= have, taken -= count;
+    alike = fewer ? alike & ~have : have;
+    done |= taken == 0;
+    all_done = __all_sync(0xffffffffu, done);
   }
-  equal &= scored;
-  taken -= sum_lanes(__popc(above), lanes) + sum_before(__popc(equal), lanes);
+  if (all_done) return best;
+  taken -= sum_before(__popc(alike), lanes);
 #pragma unroll 1
-  for (; equal && taken > 0; taken--) {
-    above |= equal & -equal;
-    equal &= equal - 1;
+  for (; !done && alike && taken > 0; taken--) {
+    best |= alike & -alike;
+    alike &= alike - 1;
   }
-  return above;
+  return best;
 }
 
 /* Writes the lane's key blocks behind those of the lanes before it. */

@@ -27,12 +27,22 @@ DIL_INLINE bool is_tall(const dil_choice_row &c) {
                             ELEMENT_BYTES);
 }
 
+DIL_INLINE bool has_query_means(const dil_choice_row &c) {
+  return CHOICES_MEANS &&
+         DIL_CHOOSE_HAS_MEANS(c.query_block, c.estimate == DIL_ESTIMATE_MEAN);
+}
+
+/* Whether matrix products make the estimates. */
+DIL_INLINE bool has_products(const dil_choice_row &c) {
+  return is_tall(c) || has_query_means(c);
+}
+
 /* Where number d of the mean of a block stands. */
 DIL_INLINE float *mean_at(const dil_choose_params &p, const dil_choice_row &c,
                           int b, int kv, int block, int d) {
   long long head = (long long)b * KV_HEADS + kv;
-  return p.means + (is_tall(c) ? (head * p.width + block) * MEAN_DEPTH + d
-                               : (head * MEAN_DEPTH + d) * p.width + block);
+  return p.means + (has_products(c) ? (head * p.width + block) * MEAN_DEPTH + d
+                                    : (head * MEAN_DEPTH + d) * p.width + block);
 }
 
 /* ---- sums of rows ---------------------------------------------------------- */
@@ -62,35 +72,65 @@ DIL_INLINE uint4 load_unit(const element *from, int unit, bool whole) {
   return x;
 }
 
-/* Adds units of some rows. Loads of all these rows are started together. at(j) is a
- * row, or NULL. */
-template <class At>
-DIL_INLINE void add_units(int j, int end, int apart, int unit, bool whole, At at,
-                          float (&sum)[MEAN_UNIT]) {
-  uint4 x[MEAN_SOME];
-#pragma unroll
-  for (int n = 0; n < MEAN_SOME; n++) {
-    int row = j + n * apart;
-    x[n] = load_unit(row < end ? at(row) : nullptr, unit, whole);
-  }
+/* Rows that a group of lanes adds up, one unit of each: every `apart`th row from row j
+ * on, before row `end`. at(j) is a row, or NULL. */
+template <class At> struct mean_rows {
+  int j, end, apart;
+  At at;
+};
+
+DIL_INLINE void add_units(const uint4 (&x)[MEAN_SOME], float (&sum)[MEAN_UNIT]) {
 #pragma unroll
   for (int n = 0; n < MEAN_SOME; n++)
 #pragma unroll
     for (int k = 0; k < MEAN_UNIT; k++) sum[k] += widen(((const element *)&x[n])[k]);
 }
 
-/* The sums over every `apart`th row of first..end-1, of the groups of a warp together. */
+/* Adds some rows at a time, whose loads are started together. */
 template <class At>
-DIL_INLINE void add_rows(int first, int end, int apart, bool whole, At at,
+DIL_INLINE void add_any(mean_rows<At> &r, int unit, bool whole,
+                        float (&sum)[MEAN_UNIT]) {
+#pragma unroll 1
+  for (; r.j < r.end; r.j += MEAN_SOME * r.apart) {
+    uint4 x[MEAN_SOME];
+#pragma unroll
+    for (int n = 0; n < MEAN_SOME; n++) {
+      int row = r.j + n * r.apart;
+      x[n] = load_unit(row < r.end ? r.at(row) : nullptr, unit, whole);
+    }
+    add_units(x, sum);
+  }
+}
+
+/* The same of whole units where rows have equal distances, as long as there are so many
+ * rows: nothing is asked of one of them. */
+template <class At>
+DIL_INLINE void add_even(mean_rows<At> &r, int unit, float (&sum)[MEAN_UNIT]) {
+  if (unit * MEAN_UNIT >= HEAD_DIM || r.j >= r.end) return;
+  const element *row = r.at(r.j) + unit * MEAN_UNIT;
+  long long apart = r.at(r.j + r.apart) + unit * MEAN_UNIT - row;
+#pragma unroll 1
+  for (; r.j + (MEAN_SOME - 1) * r.apart < r.end; r.j += MEAN_SOME * r.apart) {
+    uint4 x[MEAN_SOME];
+#pragma unroll
+    for (int n = 0; n < MEAN_SOME; n++, row += apart) x[n] = *(const uint4 *)row;
+    add_units(x, sum);
+  }
+}
+
+/* The sums over every `apart`th row of first..end-1, of the groups of a warp together.
+ * `even`: the rows are whole units, and have equal distances. */
+template <class At>
+DIL_INLINE void add_rows(int first, int end, int apart, bool whole, bool even, At at,
                          mean_sums &sum) {
-  int lane = threadIdx.x & 31, unit = lane % MEAN_LANES, step = apart * MEAN_ROWS;
+  int lane = threadIdx.x & 31, unit = lane % MEAN_LANES;
 #pragma unroll
   for (int k = 0; k < MEAN_SLOTS; k++) {
+    mean_rows<At> r = {first * MEAN_ROWS + lane / MEAN_LANES, end, apart * MEAN_ROWS, at};
 #pragma unroll
     for (int e = 0; e < MEAN_UNIT; e++) sum[k][e] = 0;
-#pragma unroll 1
-    for (int j = first * MEAN_ROWS + lane / MEAN_LANES; j < end; j += MEAN_SOME * step)
-      add_units(j, end, step, unit + 32 * k, whole, at, sum[k]);
+    if (even) add_even(r, unit + 32 * k, sum[k]);
+    add_any(r, unit + 32 * k, whole, sum[k]);
   }
 #pragma unroll
   for (int away = MEAN_LANES; away < 32; away *= 2)
@@ -138,15 +178,16 @@ DIL_INLINE void add_block(const dil_choose_params &p, const dil_choice_row &c,
                           mean_sums &sum) {
   if (queries) {
     choose_place at = {m.b, 0, 0, 0, batch_keys(p.of, m.b)};
-    bool whole = p.of.flags & DIL_WHOLE_Q;
+    bool whole = p.of.flags & DIL_WHOLE_Q, even = whole && !has_cells(c);
     int first = m.first;
-    add_rows(warp, m.end - first, warps, whole, [&](int j) {
+    add_rows(warp, m.end - first, warps, whole, even, [&](int j) {
       return query_at(p.of, c, at, first + j, m.head);
     }, sum);
     return;
   }
   int first = m.first;
-  add_rows(warp, m.end - first, warps, p.of.flags & DIL_WHOLE_K, [&](int j) {
+  bool whole = p.of.flags & DIL_WHOLE_K, even = whole && !has_cells(c) && !is_paged(p.of);
+  add_rows(warp, m.end - first, warps, whole, even, [&](int j) {
     return key_row(p.of, m.b, position_of(p.of, c, first + j), m.head);
   }, sum);
 }

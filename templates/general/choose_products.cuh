@@ -1,6 +1,6 @@
-/* choose_products.cuh - estimates by matrix products: each row of a block of queries
- * meets the means of key blocks. In: rows of queries, means in rows of MEAN_DEPTH
- * numbers. Out: for each block of queries the largest estimate.
+/* choose_products.cuh - estimates by matrix products: each row of a block of queries,
+ * or the mean of a block, meets the means of key blocks. In: such rows, means in rows of
+ * MEAN_DEPTH numbers. Out: for each block of queries the largest estimate.
  *
  * A mean is the sum of parts that matrix units take, and their products are summed in
  * f32, the small ones first. A warp takes 16 key blocks by all rows; where a sum is not
@@ -9,16 +9,129 @@
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_PRODUCTS_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_PRODUCTS_H
 
-#if CHOICES_EACH && ELEMENT
+/* Whether each row is a block of queries, so that its estimates are stored as they
+ * stand, all of them. */
+DIL_INLINE bool stores_all(const dil_choice_row &c) {
+  return has_products(c) && rows_of_block(c) == 1;
+}
+
+#if CHOICES_MEANS || (CHOICES_EACH && ELEMENT)
 enum {
   WARP_KEYS = 16,
-  ROW_TILES = DIL_CHOOSE_TALL / 8,
-  ROWS_AHEAD = 4 /* such tiles whose products alternate */
+  TALL_TILES = DIL_CHOOSE_TALL / 8, /* of 8 rows */
+  STRIP_TILES = DIL_CHOOSE_STRIP / 8
 };
 
-/* Rows in shared memory, elements as they are. */
-DIL_INLINE element *tall_row(int n) {
-  return (element *)CHOOSING.query + n * QUERY_PITCH;
+/* Rows in shared memory: elements as they are, or a part of a mean. */
+DIL_INLINE unsigned short *tall_row(int n) {
+  return (unsigned short *)CHOOSING.query + n * QUERY_PITCH;
+}
+
+/* ---- parts of means ---------------------------------------------------------- */
+
+/* Three bf16, of 24 bits, of two numbers each. */
+DIL_INLINE void split_pair(float x, float y, unsigned (&part)[3]) {
+#pragma unroll
+  for (int i = 0; i < 3; i++) {
+    part[i] = pack_bf16(x, y);
+    x = __fsub_rn(x, __uint_as_float(part[i] << 16));
+    y = __fsub_rn(y, __uint_as_float(part[i] & 0xffff0000u));
+  }
+}
+static_assert(DIL_CHOOSE_PARTS == 3, "a mean of queries has other parts");
+
+/* A lane brings these parts of the means of key blocks for sixteen numbers; the parts
+ * add up to the means. The order of numbers is free: a lane has numbers 4 c to 4 c + 3
+ * of a row. */
+struct bf16_parts {
+  unsigned part[3][4];
+};
+
+DIL_INLINE void split_four(float4 x, bf16_parts &m, int half) {
+  unsigned low[3], high[3];
+  split_pair(x.x, x.y, low);
+  split_pair(x.z, x.w, high);
+#pragma unroll
+  for (int i = 0; i < 3; i++) m.part[i][half] = low[i], m.part[i][half + 2] = high[i];
+}
+
+/* Rows of one part, or of as many as means: products below 2^-24 are left out. */
+template <int TILES, int PARTS>
+DIL_INLINE void multiply_parts(float (*sum)[4], const bf16_parts &m,
+                               const uint2 (&q)[TILES][PARTS]) {
+#pragma unroll
+  for (int small = 2; small >= 0; small--)
+#pragma unroll
+    for (int j = 0; j < PARTS && j <= small; j++)
+#pragma unroll
+      for (int n = 0; n < TILES; n++)
+        multiply_bf16(sum[n], m.part[small - j], q[n][j].x, q[n][j].y);
+}
+
+/* Two tf32, of 22 bits, for two steps of eight numbers: slots c and c + 4 of a step s
+ * are numbers 4 c + 2 s and 4 c + 2 s + 1. An f16 is a tf32 as it is. */
+struct tf32_parts {
+  unsigned high[2][4], low[2][4];
+};
+
+DIL_INLINE void split_mean(float x, unsigned &high, unsigned &low) {
+  high = round_tf32(__float_as_uint(x));
+  low = round_tf32(__float_as_uint(__fsub_rn(x, __uint_as_float(high))));
+}
+DIL_INLINE void split_four(float4 x, tf32_parts &m, int half) {
+  split_mean(x.x, m.high[0][half], m.low[0][half]);
+  split_mean(x.y, m.high[0][half + 2], m.low[0][half + 2]);
+  split_mean(x.z, m.high[1][half], m.low[1][half]);
+  split_mean(x.w, m.high[1][half + 2], m.low[1][half + 2]);
+}
+
+template <int TILES>
+DIL_INLINE void multiply_parts(float (*sum)[4], const tf32_parts &m,
+                               const uint2 (&q)[TILES][1]) {
+#pragma unroll
+  for (int step = 0; step < 2; step++)
+#pragma unroll
+    for (int i = 1; i >= 0; i--)
+#pragma unroll
+      for (int n = 0; n < TILES; n++) {
+        unsigned two = step ? q[n][0].y : q[n][0].x;
+        multiply_tf32(sum[n], i ? m.low[step] : m.high[step],
+                      __float_as_uint(dil_from_f16(two)),
+                      __float_as_uint(dil_from_f16(two >> 16)));
+      }
+}
+
+/* `row`: the lane's numbers of the mean of its first key block. */
+DIL_INLINE void load_means(const float *row, float4 (&mean)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+    mean[half] = *(const float4 *)(row + half * 8 * MEAN_DEPTH);
+}
+
+/* ---- rows -------------------------------------------------------------------- */
+
+/* Means of the blocks of a strip that begins with block `first`, a part behind the
+ * other. Zeros stand where a block has no rows. */
+DIL_INLINE void load_mean_rows(const dil_choose_params &p, const dil_choice_row &c,
+                               int b, int h, int first) {
+  enum { UNITS = MEAN_DEPTH / 4 };
+#pragma unroll 4
+  for (int e = threadIdx.x; e < p.strip * UNITS; e += DIL_CHOOSE_THREADS) {
+    int n = e / UNITS, d = e % UNITS * 4;
+    choose_place at = place_of(p, c, b, first + n);
+    bool there = at.bi < p.queries && at.first <= at.last;
+    float4 x = make_float4(0, 0, 0, 0);
+    unsigned low[3], high[3];
+    if (there) x = *(const float4 *)(query_mean(p, b, h, at.bi) + d);
+    split_pair(x.x, x.y, low);
+    split_pair(x.z, x.w, high);
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+      uint2 four = {low[j], high[j]};
+      *(uint2 *)(tall_row(j * p.strip + n) + d) = four;
+    }
+    if (d == 0) CHOOSING.there[n] = there;
+  }
 }
 
 /* Rows `from` and those behind it of a strip that begins with block `first`: 16 bytes
@@ -53,134 +166,79 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
   }
 }
 
-/* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. */
-typedef float product_sums[ROW_TILES][4];
+/* ---- products ---------------------------------------------------------------- */
 
-/* A lane brings these parts of the means for sixteen numbers; the parts add up to the
- * means. The order of numbers is free: a lane has numbers 4 c to 4 c + 3 of a row. */
-#if ELEMENT == 1
-
-/* Three bf16, of 24 bits. */
-struct mean_parts {
-  unsigned part[3][4];
-};
-
-DIL_INLINE void split_pair(float x, float y, mean_parts &m, int at) {
-#pragma unroll
-  for (int i = 0; i < 3; i++) {
-    unsigned two = pack_bf16(x, y);
-    m.part[i][at] = two;
-    x = __fsub_rn(x, __uint_as_float(two << 16));
-    y = __fsub_rn(y, __uint_as_float(two & 0xffff0000u));
-  }
-}
-DIL_INLINE void split_four(float4 x, mean_parts &m, int half) {
-  split_pair(x.x, x.y, m, half);
-  split_pair(x.z, x.w, m, half + 2);
-}
-
-DIL_INLINE void multiply_parts(float (*sum)[4], const mean_parts &m,
-                               const uint2 (&q)[ROWS_AHEAD]) {
-#pragma unroll
-  for (int i = 2; i >= 0; i--)
-#pragma unroll
-    for (int n = 0; n < ROWS_AHEAD; n++)
-      multiply_bf16(sum[n], m.part[i], q[n].x, q[n].y);
-}
-
-#else
-
-/* Two tf32, of 22 bits, for two steps of eight numbers: slots c and c + 4 of a step s
- * are numbers 4 c + 2 s and 4 c + 2 s + 1. An f16 is a tf32 as it is. */
-struct mean_parts {
-  unsigned high[2][4], low[2][4];
-};
-
-DIL_INLINE void split_mean(float x, unsigned &high, unsigned &low) {
-  high = round_tf32(__float_as_uint(x));
-  low = round_tf32(__float_as_uint(__fsub_rn(x, __uint_as_float(high))));
-}
-DIL_INLINE void split_four(float4 x, mean_parts &m, int half) {
-  split_mean(x.x, m.high[0][half], m.low[0][half]);
-  split_mean(x.y, m.high[0][half + 2], m.low[0][half + 2]);
-  split_mean(x.z, m.high[1][half], m.low[1][half]);
-  split_mean(x.w, m.high[1][half + 2], m.low[1][half + 2]);
-}
-
-DIL_INLINE void multiply_parts(float (*sum)[4], const mean_parts &m,
-                               const uint2 (&q)[ROWS_AHEAD]) {
-#pragma unroll
-  for (int step = 0; step < 2; step++)
-#pragma unroll
-    for (int i = 1; i >= 0; i--)
-#pragma unroll
-      for (int n = 0; n < ROWS_AHEAD; n++) {
-        unsigned two = step ? q[n].y : q[n].x;
-        multiply_tf32(sum[n], i ? m.low[step] : m.high[step],
-                      __float_as_uint(widen((element)two)),
-                      __float_as_uint(widen((element)(two >> 16))));
-      }
-}
-
-#endif
-
-/* `row`: the lane's numbers of the mean of its first key block. */
-DIL_INLINE mean_parts load_means(const float *row) {
-  mean_parts m;
-#pragma unroll
-  for (int half = 0; half < 2; half++)
-    split_four(*(const float4 *)(row + half * 8 * MEAN_DEPTH), m, half);
-  return m;
-}
-
-/* Products of several rows stand between two that add to the same sums. */
-DIL_INLINE void multiply_means(const float *means, int bj, product_sums &sum) {
+/* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. Products of
+ * several rows stand between two that add to the same sums. The next means are read
+ * ahead. */
+template <class parts, int TILES, int PARTS>
+DIL_INLINE void multiply_means(const float *means, int bj, float (&sum)[TILES][4]) {
+  enum { AHEAD = PARTS == 1 ? 4 : 2 /* tiles whose products alternate */ };
   int lane = threadIdx.x & 31;
   const float *mean = means + (long long)(bj + lane / 4) * MEAN_DEPTH + lane % 4 * 4;
-  const element *row = tall_row(lane / 4) + lane % 4 * 4;
+  const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
 #pragma unroll
-  for (int e = 0; e < ROW_TILES * 4; e++) sum[e / 4][e % 4] = 0;
+  for (int e = 0; e < TILES * 4; e++) sum[e / 4][e % 4] = 0;
+  float4 next[2];
+  load_means(mean, next);
 #pragma unroll 1
-  for (int depth = 0; depth < MEAN_DEPTH; depth += 16, mean += 16, row += 16) {
-    mean_parts m = load_means(mean);
+  for (int depth = 0; depth < MEAN_DEPTH; depth += 16, row += 16) {
+    parts m;
+    split_four(next[0], m, 0);
+    split_four(next[1], m, 1);
+    if (depth + 16 < MEAN_DEPTH) load_means(mean += 16, next);
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; n += ROWS_AHEAD) {
-      uint2 q[ROWS_AHEAD];
+    for (int n = 0; n < TILES; n += AHEAD) {
+      uint2 q[AHEAD][PARTS];
 #pragma unroll
-      for (int k = 0; k < ROWS_AHEAD; k++)
-        q[k] = *(const uint2 *)(row + 8 * (n + k) * QUERY_PITCH);
+      for (int k = 0; k < AHEAD * PARTS; k++)
+        q[k / PARTS][k % PARTS] = *(const uint2 *)(
+            row + 8 * (k % PARTS * TILES + n + k / PARTS) * QUERY_PITCH);
       multiply_parts(sum + n, m, q);
     }
   }
 }
 
-DIL_INLINE bool are_finite(const product_sums &sum) {
+template <int TILES> DIL_INLINE bool are_finite(const float (&sum)[TILES][4]) {
   bool finite = true;
 #pragma unroll
-  for (int e = 0; e < ROW_TILES * 4; e++)
+  for (int e = 0; e < TILES * 4; e++)
     finite &= fabsf(sum[e / 4][e % 4]) <= 3.402823466e38f;
   return __all_sync(0xffffffffu, finite);
 }
 
+/* A strip's rows that meet key blocks: those from `from` on. `per` rows are a block of
+ * queries. */
+struct tall_rows {
+  int b, h, first, from, per;
+};
+
+/* Number d of row n. */
+DIL_INLINE float row_number(const dil_choose_params &p, const dil_choice_row &c,
+                            const tall_rows &r, int n, int d) {
+  if (has_query_means(c)) return query_mean(p, r.b, r.h, r.first + n)[d];
+  return widen((element)tall_row(n)[d]);
+}
+
 /* Rows meet a key block one number after the other. */
-DIL_INLINE void meet_plainly(const dil_choose_params &p, const float *mean, int per,
-                             int from, float *estimate) {
+DIL_INLINE void meet_plainly(const dil_choose_params &p, const dil_choice_row &c,
+                             const tall_rows &r, const float *mean, float *estimate) {
 #pragma unroll 1
-  for (int n = 0; n < DIL_CHOOSE_TALL; n++) {
-    if (!CHOOSING.there[n]) continue;
-    float sum = 0, *to = estimate + (long long)((from + n) / per) * p.width;
+  for (int n = 0; n < rows_at_once(p, c); n++) {
+    float sum = 0, *to = estimate + (long long)((r.from + n) / r.per) * p.width;
+    float before = r.per == 1 ? not_a_number() : *to;
 #pragma unroll 1
-    for (int d = 0; d < MEAN_DEPTH; d++)
-      sum = fmaf(widen(tall_row(n)[d]), mean[d], sum);
-    *to = fmaxf(*to, __fmul_rn(p.of.scale, sum));
+    for (int d = 0; d < MEAN_DEPTH && CHOOSING.there[n]; d++)
+      sum = fmaf(row_number(p, c, r, n, d), mean[d], sum);
+    *to = CHOOSING.there[n] ? fmaxf(before, __fmul_rn(p.of.scale, sum)) : before;
   }
 }
 
 /* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more. */
-DIL_INLINE unsigned own_rows() {
+template <int TILES> DIL_INLINE unsigned own_rows() {
   unsigned there = 0;
 #pragma unroll
-  for (int n = 0; n < ROW_TILES; n++) {
+  for (int n = 0; n < TILES; n++) {
     unsigned two =
         *(const unsigned short *)&CHOOSING.there[8 * n + (threadIdx.x & 3) * 2];
     there |= ((two & 1) | (two >> 7 & 2)) << 2 * n;
@@ -203,16 +261,17 @@ DIL_INLINE void raise_estimate(const dil_choose_params &p, int bj, float best,
     estimate[bj] = fmaxf(estimate[bj], best);
 }
 
-/* Estimates of rows that are blocks of one query, as they stand. */
+/* Estimates of rows that are blocks of queries, as they stand. */
+template <int TILES>
 DIL_INLINE void store_rows(const dil_choose_params &p, unsigned there, int first_key,
-                           const product_sums &sum, float *estimate) {
+                           const float (&sum)[TILES][4], float *estimate) {
   int lane = threadIdx.x & 31;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
     int bj = first_key + 8 * e + lane / 4;
     if (bj >= p.keys) continue;
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
+    for (int n = 0; n < TILES; n++) {
       const float *two = sum[n] + e * 2;
       float *to = estimate + (long long)(8 * n + lane % 4 * 2) * p.width + bj;
       to[0] = estimate_of_row(p, there, 2 * n, two[0]);
@@ -223,20 +282,21 @@ DIL_INLINE void store_rows(const dil_choose_params &p, unsigned there, int first
 
 /* Other blocks end where eight rows do: `block` is that of the first row, and ends
  * after `rows` of them. */
+template <int TILES>
 DIL_INLINE void store_blocks(const dil_choose_params &p, unsigned there, int per,
                              int block, int rows, int first_key,
-                             const product_sums &sum, float *estimate) {
+                             const float (&sum)[TILES][4], float *estimate) {
 #pragma unroll
   for (int e = 0; e < 2; e++) {
     int bj = first_key + 8 * e + (threadIdx.x & 31) / 4, at = block, left = rows;
     float best = not_a_number();
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
+    for (int n = 0; n < TILES; n++) {
       const float *two = sum[n] + e * 2;
       best = fmaxf(best, estimate_of_row(p, there, 2 * n, two[0]));
       best = fmaxf(best, estimate_of_row(p, there, 2 * n + 1, two[1]));
       left -= 8;
-      if (left && n + 1 < ROW_TILES) continue;
+      if (left && n + 1 < TILES) continue;
       if (at < p.strip)
         raise_estimate(p, bj, best, estimate + (long long)at * p.width);
       best = not_a_number();
@@ -246,36 +306,65 @@ DIL_INLINE void store_blocks(const dil_choose_params &p, unsigned there, int per
   }
 }
 
-DIL_INLINE void meet_by_products(const dil_choose_params &p,
-                                 const dil_choice_row &c, const float *means,
-                                 int first, int from, float *estimate) {
-  int per = rows_of_block(c), block = from / per;
-  unsigned there = own_rows();
+template <class parts, int TILES, int PARTS>
+DIL_INLINE void meet_by_products(const dil_choose_params &p, const dil_choice_row &c,
+                                 const tall_rows &r, const float *means,
+                                 float *estimate) {
+  int block = r.from / r.per;
+  unsigned there = own_rows<TILES>();
 #pragma unroll 1
   for (int bj = threadIdx.x / 32 * WARP_KEYS; bj < p.keys;
        bj += CHOOSE_WARPS * WARP_KEYS) {
-    product_sums sum;
-    if (window_misses(c, first, from, bj, bj + WARP_KEYS - 1)) continue;
-    multiply_means(means, bj, sum);
-    if (are_finite(sum)) {
-      if (per == 1) store_rows(p, there, bj, sum, estimate);
+    float sum[TILES][4];
+    bool missed = window_misses(p, c, r.first, r.from, bj, bj + WARP_KEYS - 1);
+    if (missed && !stores_all(c)) continue;
+    if (!missed) multiply_means<parts, TILES, PARTS>(means, bj, sum);
+    if (missed || are_finite(sum)) {
+      if (stores_all(c)) store_rows(p, missed ? 0 : there, bj, sum, estimate);
       else
-        store_blocks(p, there, per, block, (block + 1) * per - from, bj, sum, estimate);
+        store_blocks(p, there, r.per, block, (block + 1) * r.per - r.from, bj, sum,
+                     estimate);
       continue;
     }
     int lane = threadIdx.x & 31, own = bj + lane;
     if (lane < WARP_KEYS && own < p.keys)
-      meet_plainly(p, means + (long long)own * MEAN_DEPTH, per, from,
-                   estimate + own);
+      meet_plainly(p, c, r, means + (long long)own * MEAN_DEPTH, estimate + own);
   }
 }
 
-#else /* never called: is_tall */
+/* Rows `from` and those behind it of a strip that begins with block `first` meet the
+ * means of all key blocks. The whole thread block comes here. */
+DIL_INLINE void estimate_by_products(const dil_choose_params &p,
+                                     const dil_choice_row &c, int b, int h,
+                                     const float *means, int first, int from,
+                                     float *estimate) {
+  tall_rows r = {b, h, first, from, rows_of_block(c)};
+#if CHOICES_EACH && ELEMENT
+  if (is_tall(c)) {
+#if ELEMENT == 1
+    typedef bf16_parts parts;
+#else
+    typedef tf32_parts parts;
+#endif
+    load_tall_rows(p, c, b, h, first, from);
+    __syncthreads();
+    meet_by_products<parts, TALL_TILES, 1>(p, c, r, means, estimate);
+  }
+#endif
+#if CHOICES_MEANS
+  if (!has_query_means(c)) return;
+  load_mean_rows(p, c, b, h, first);
+  __syncthreads();
+  if (p.strip == DIL_CHOOSE_STRIP)
+    meet_by_products<bf16_parts, STRIP_TILES, 3>(p, c, r, means, estimate);
+  else meet_by_products<bf16_parts, STRIP_TILES / 2, 3>(p, c, r, means, estimate);
+#endif
+}
 
-DIL_INLINE void load_tall_rows(const dil_choose_params &, const dil_choice_row &,
-                               int, int, int, int) {}
-DIL_INLINE void meet_by_products(const dil_choose_params &, const dil_choice_row &,
-                                 const float *, int, int, float *) {}
+#else /* never called: has_products */
+
+DIL_INLINE void estimate_by_products(const dil_choose_params &, const dil_choice_row &,
+                                     int, int, const float *, int, int, float *) {}
 
 #endif
 #endif

@@ -133,6 +133,8 @@ enum {
   DIL_CHOOSE_THREADS = 256,
   DIL_CHOOSE_ROWS = 8, /* rows of queries that meet key blocks at once */
   DIL_CHOOSE_TALL = 64, /* the same by matrix products */
+  DIL_CHOOSE_STRIP = 32, /* means of queries that do so at once, at most */
+  DIL_CHOOSE_PARTS = 3, /* parts of such a mean, 16 bits each */
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
   DIL_CHOOSE_BYTES = 1880 /* of dil_choose_params, as above */
 };
@@ -152,9 +154,16 @@ enum {
   ((each) && (element_bytes) == 2 &&                                         \
    ((query_block) == 1 || (query_block) % 8 == 0))
 
+/* Whether blocks of queries have means of their own in memory, which meet the key
+ * blocks by matrix products: those of many rows. */
+#define DIL_CHOOSE_HAS_MEANS(query_block, mean) ((mean) && (query_block) >= 16)
+
 /* Key blocks of a lane where some lanes choose for a block of queries
- * (choose_lanes.cuh): few, or at most so many. */
-enum { DIL_CHOOSE_FEW = 8, DIL_CHOOSE_MOST = 32 };
+ * (choose_lanes.cuh): few, some, or at most so many. */
+enum { DIL_CHOOSE_FEW = 8, DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
+#define DIL_CHOOSE_OF_LANE(keys)                                             \
+  ((keys) <= 32 * DIL_CHOOSE_FEW ? DIL_CHOOSE_FEW                            \
+   : (keys) <= 32 * DIL_CHOOSE_SOME ? DIL_CHOOSE_SOME : DIL_CHOOSE_MOST)
 
 /* Numbers of a mean in memory, with zeros behind them; and of a row of queries in
  * shared memory, where lanes of several rows read at once without conflicts. */

@@ -9,26 +9,52 @@ _Static_assert(sizeof(dil_choose_params) == DIL_CHOOSE_BYTES,
 
 enum { BLOCKS_A_PROCESSOR = 4 /* of dil_choose */ };
 
-static int32_t rows_at_once(const dil_table *t, const dil_choice *c) {
+/* Bytes of a row of queries, or of a mean of them, in parts of 16 bits. */
+static int32_t row_bytes(const dil_table *t, int32_t parts) {
+  return parts * DIL_CHOOSE_PITCH(t->head_dim) * 2;
+}
+
+static bool is_tall(const dil_table *t, const dil_choice *c) {
   bool each = c->estimate == DIL_ESTIMATE_EACH;
-  return DIL_CHOOSE_IS_TALL(c->query_block, each, dil_dtype_size(t->dtype))
-             ? DIL_CHOOSE_TALL
-             : DIL_CHOOSE_ROWS;
+  return DIL_CHOOSE_IS_TALL(c->query_block, each, dil_dtype_size(t->dtype));
+}
+
+static bool has_query_means(const dil_choice *c) {
+  return DIL_CHOOSE_HAS_MEANS(c->query_block, c->estimate == DIL_ESTIMATE_MEAN);
+}
+
+static int64_t heads_that_choose(const dil_table *t, const dil_choice *c) {
+  return c->shared ? t->kv_heads : t->heads;
 }
 
 /* Blocks of queries for which the lanes of a thread block choose at once. */
 static int32_t chosen_at_once(int32_t keys) {
-  int32_t each = keys <= 32 * DIL_CHOOSE_FEW ? DIL_CHOOSE_FEW : DIL_CHOOSE_MOST;
   int32_t lanes = 1;
-  while (lanes < 32 && lanes * each < keys) lanes *= 2;
+  while (lanes < 32 && lanes * DIL_CHOOSE_OF_LANE(keys) < keys) lanes *= 2;
   return DIL_CHOOSE_THREADS / lanes;
 }
 
+/* Tall strips of means read the means of keys less often. But all processors shall have
+ * strips, a thread block sorts for one block of queries at a time, and estimates shall
+ * stay in a cache. */
+static int32_t strip_of_means(const cuda_run *r, const dil_choice *c, int32_t queries,
+                              int32_t keys) {
+  enum { HALF = DIL_CHOOSE_STRIP / 2, MOST_BYTES = 40 << 10, MOST_ESTIMATES = 64 << 10 };
+  int64_t lines = r->B * heads_that_choose(r->table, c) * queries;
+  int64_t processors = r->device->facts.processors;
+  bool whole = DIL_CHOOSE_STRIP * row_bytes(r->table, DIL_CHOOSE_PARTS) <= MOST_BYTES &&
+               DIL_CHOOSE_STRIP * (int64_t)keys <= MOST_ESTIMATES &&
+               2 * lines >= 3 * processors * DIL_CHOOSE_STRIP && !(c->share > 0);
+  return whole ? DIL_CHOOSE_STRIP : HALF;
+}
+
 /* Blocks of queries that a thread block takes together: they share reads of means. */
-static int32_t strip_of(const dil_table *t, const dil_choice *c, int32_t keys) {
-  int32_t rows = rows_at_once(t, c);
+static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
+                        int32_t keys) {
+  int32_t rows = is_tall(r->table, c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
   if (c->estimate == DIL_ESTIMATE_INPUT)
     return (int32_t)minimum(chosen_at_once(keys), DIL_CHOOSE_TALL);
+  if (has_query_means(c)) return strip_of_means(r, c, queries, keys);
   if (c->estimate != DIL_ESTIMATE_EACH || c->query_block == 1) return rows;
   return c->query_block < rows ? rows / c->query_block : 1;
 }
@@ -40,19 +66,12 @@ static int32_t joined_of(int32_t queries) {
   return queries <= FEW ? FEW_JOINED : DIL_CHOOSE_THREADS;
 }
 
-/* Whether blocks of queries have means of their own in memory: those of many rows, which
- * several warps add up faster than the threads that meet key blocks. */
-static bool has_query_means(const dil_choice *c) {
-  enum { MANY = 16 };
-  return c->estimate == DIL_ESTIMATE_MEAN && c->query_block >= MANY;
-}
-
-int32_t cuda_choose_shared(const dil_table *t, int32_t choice) {
-  int32_t rows = rows_at_once(t, &t->choices[choice]);
-  bool tall = rows == DIL_CHOOSE_TALL; /* of elements as they are */
-  int32_t numbers = rows * DIL_CHOOSE_PITCH(t->head_dim);
-  size_t size = tall ? dil_dtype_size(t->dtype) : sizeof(float);
-  return numbers * (int32_t)size + DIL_CHOOSE_SHARED;
+int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p) {
+  const dil_choice *c = &t->choices[p->choice];
+  int32_t rows = DIL_CHOOSE_ROWS * row_bytes(t, 2); /* of f32 */
+  if (is_tall(t, c)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
+  if (has_query_means(c)) rows = p->strip * row_bytes(t, DIL_CHOOSE_PARTS);
+  return rows + DIL_CHOOSE_SHARED;
 }
 
 static int32_t power_above(int32_t count) {
@@ -69,16 +88,12 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.width = (int)round_up(p.keys, 32);
   p.sorted = c->share > 0 ? power_above(p.keys) : 0;
   p.room = (int)dil_choice_room(c, r->M);
-  p.strip = strip_of(r->table, c, p.keys);
+  p.strip = strip_of(r, c, p.queries, p.keys);
   p.joined = joined_of(p.queries);
   int64_t estimates = p.strip * (int64_t)p.width;
   p.own_bytes = estimates * (c->shared ? 2 : 1) * (int64_t)sizeof(float) +
                 (p.width + p.sorted) * (int64_t)sizeof(uint64_t);
   return p;
-}
-
-static int64_t heads_that_choose(const dil_table *t, const dil_choice *c) {
-  return c->shared ? t->kv_heads : t->heads;
 }
 
 cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,

@@ -124,7 +124,7 @@ typedef struct cuda_choose_layout {
 /* The sizes of a choice, without the call and without memory. */
 dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice);
 /* Bytes of shared memory that a thread block of dil_choose has. */
-int32_t cuda_choose_shared(const dil_table *t, int32_t choice);
+int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p);
 cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
                                        const dil_choose_params *p);
 /* The bytes that making the lists of choices needs beside them. */
