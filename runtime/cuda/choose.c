@@ -7,16 +7,15 @@
 #include "runtime/base/lists.h"
 #include "runtime/base/status.h"
 
-enum { CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32 };
-
 /* Thread blocks of dil_choose_means: those of keys, then those of queries. */
 static int64_t choose_mean_blocks(const cuda_run *r, int32_t choice,
                                   const dil_choose_params *p, bool means) {
   const dil_choice *c = &r->table->choices[choice];
   int64_t keys = means ? r->B * r->table->kv_heads * p->width : 0;
   int64_t queries = p->query_means ? r->B * r->table->heads * p->queries : 0;
-  return (keys * DIL_MEAN_WARPS(c->block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS +
-         (queries * DIL_MEAN_WARPS(c->query_block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS;
+  enum { WARPS = DIL_CHOOSE_WARPS };
+  return (keys * DIL_MEAN_WARPS(c->block) + WARPS - 1) / WARPS +
+         (queries * DIL_MEAN_WARPS(c->query_block) + WARPS - 1) / WARPS;
 }
 
 static dil_status choose_one(const cuda_run *r, int32_t choice,
@@ -35,8 +34,8 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
   dil_status status =
       cuda_launch(r, code, GENERAL_CHOOSE_MEANS,
                   choose_mean_blocks(r, choice, &p, at.list > 0), DIL_CHOOSE_THREADS,
-                  CHOOSE_WARPS * DIL_CHOOSE_DEPTH(t->head_dim) * (int32_t)sizeof(float),
-                  &p);
+                  DIL_CHOOSE_WARPS * DIL_CHOOSE_DEPTH(t->head_dim) *
+                      (int32_t)sizeof(float), &p);
   if (!status)
     status = cuda_launch(r, code, GENERAL_CHOOSE, at.blocks, DIL_CHOOSE_THREADS,
                          cuda_choose_shared(t, &p), &p);

@@ -25,7 +25,7 @@ typedef unsigned long long dil_rank;
 #define RANK_NONE 0ull
 #define RANK_ALWAYS (~0ull)
 
-enum { DIGITS = 256, CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32 };
+enum { DIGITS = 256 };
 
 enum {
   MEAN_DEPTH = DIL_CHOOSE_DEPTH(HEAD_DIM),
@@ -38,7 +38,7 @@ struct choose_memory {
   double sum[DIL_CHOOSE_THREADS];
   int start[DIL_CHOOSE_THREADS];
   int digit[DIGITS];
-  int warp[CHOOSE_WARPS];
+  int warp[DIL_CHOOSE_WARPS];
   int found, rest;
   bool there[DIL_CHOOSE_TALL]; /* that row exists */
   float4 query[1];
@@ -62,7 +62,7 @@ DIL_INLINE int block_sum(int x) {
   __syncthreads();
   int all = 0;
 #pragma unroll
-  for (int w = 0; w < CHOOSE_WARPS; w++) all += CHOOSING.warp[w];
+  for (int w = 0; w < DIL_CHOOSE_WARPS; w++) all += CHOOSING.warp[w];
   return all;
 }
 
@@ -443,10 +443,12 @@ extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS)
   if (bi == 0) rows[0] = 0;
   long long all = before + (long long)CHOOSING.sum[DIL_CHOOSE_THREADS - 1];
   __syncthreads();
+  int lanes = 1; /* that move a list: several lists a warp where they are short */
+  while (lanes < 32 && lanes < p.room) lanes *= 2;
 #pragma unroll 1
-  for (int k = threadIdx.x / 32; k < p.joined && first + k < p.queries;
-       k += CHOOSE_WARPS)
-    for (int e = threadIdx.x & 31; e < length[first + k]; e += 32)
+  for (int k = threadIdx.x / lanes; k < p.joined && first + k < p.queries;
+       k += DIL_CHOOSE_THREADS / lanes)
+    for (int e = threadIdx.x & (lanes - 1); e < length[first + k]; e += lanes)
       cols[CHOOSING.start[k] + e] = list[(long long)(first + k) * p.room + e];
   if (part + 1 < parts) return;
   for (long long e = all + threadIdx.x; e < (long long)p.queries * p.room;

@@ -6,10 +6,9 @@
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 
-/* Whether lanes choose: not by `keep mass`, which sorts, and where warps have several
- * blocks of queries. */
+/* Whether lanes choose: not by `keep mass`, which sorts. */
 DIL_INLINE bool lanes_choose(const dil_choose_params &p, const dil_choice_row &c) {
-  return p.keys <= 32 * DIL_CHOOSE_MOST && !(c.share > 0) && p.strip >= CHOOSE_WARPS;
+  return p.keys <= 32 * DIL_CHOOSE_MOST && !(c.share > 0);
 }
 
 /* Lanes that have all key blocks: a power of 2. */

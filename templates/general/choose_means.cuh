@@ -200,11 +200,11 @@ dil_choose_means(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = choice_of(p);
   float(*part)[MEAN_DEPTH] = (float(*)[MEAN_DEPTH])shared; /* of each warp */
   long long keys = (long long)p.of.batches * KV_HEADS * p.width;
-  long long before = (keys * DIL_MEAN_WARPS(c.block) + CHOOSE_WARPS - 1) / CHOOSE_WARPS;
+  long long before = (keys * DIL_MEAN_WARPS(c.block) - 1) / DIL_CHOOSE_WARPS + 1;
   bool queries = blockIdx.x >= before;
   int warps = DIL_MEAN_WARPS(queries ? c.query_block : c.block);
   int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-  long long number = (blockIdx.x - (queries ? before : 0)) * CHOOSE_WARPS + warp;
+  long long number = (blockIdx.x - (queries ? before : 0)) * DIL_CHOOSE_WARPS + warp;
   mean_block m = queries ? query_block(p, c, number / warps)
                          : key_block(p, c, number / warps);
   mean_sums sum;

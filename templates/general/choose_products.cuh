@@ -9,17 +9,18 @@
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_PRODUCTS_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_PRODUCTS_H
 
-/* Whether each row is a block of queries, so that its estimates are stored as they
- * stand, all of them. */
+/* Whether no block of queries goes on behind the rows that meet key blocks at once, so
+ * that its estimates are stored, all of them; else they become the largest so far. */
 DIL_INLINE bool stores_all(const dil_choice_row &c) {
-  return has_products(c) && rows_of_block(c) == 1;
+  return has_products(c) && DIL_CHOOSE_TALL % rows_of_block(c) == 0;
 }
 
 #if CHOICES_MEANS || (CHOICES_EACH && ELEMENT)
 enum {
   WARP_KEYS = 16,
   TALL_TILES = DIL_CHOOSE_TALL / 8, /* of 8 rows */
-  STRIP_TILES = DIL_CHOOSE_STRIP / 8
+  STRIP_TILES = DIL_CHOOSE_STRIP / 8,
+  FEW_KEYS = 4 * WARP_KEYS /* with which most warps would be idle */
 };
 
 /* Rows in shared memory: elements as they are, or a part of a mean. */
@@ -138,7 +139,7 @@ DIL_INLINE void load_mean_rows(const dil_choose_params &p, const dil_choice_row 
  * of a row a lane. Loads of all its rows are started together. */
 DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row &c,
                                int b, int h, int first, int from) {
-  enum { APART = CHOOSE_WARPS * MEAN_ROWS, TURNS = (DIL_CHOOSE_TALL + APART - 1) / APART };
+  enum { APART = DIL_CHOOSE_WARPS * MEAN_ROWS, TURNS = (DIL_CHOOSE_TALL - 1) / APART + 1 };
   int per = rows_of_block(c), lane = threadIdx.x & 31;
   int own = threadIdx.x / 32 * MEAN_ROWS + lane / MEAN_LANES;
   const element *source[TURNS];
@@ -170,23 +171,28 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
 
 /* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. Products of
  * several rows stand between two that add to the same sums. The next means are read
- * ahead. */
+ * ahead where registers are left. */
 template <class parts, int TILES, int PARTS>
-DIL_INLINE void multiply_means(const float *means, int bj, float (&sum)[TILES][4]) {
-  enum { AHEAD = PARTS == 1 ? 4 : 2 /* tiles whose products alternate */ };
+DIL_INLINE void multiply_means(const float *means, int bj, int first_row,
+                               float (&sum)[TILES][4]) {
+  enum {
+    AHEAD = PARTS == 1 && TILES >= 4 ? 4 : 2, /* tiles whose products alternate */
+    READS_AHEAD = TILES < TALL_TILES
+  };
   int lane = threadIdx.x & 31;
   const float *mean = means + (long long)(bj + lane / 4) * MEAN_DEPTH + lane % 4 * 4;
-  const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
+  const unsigned short *row = tall_row(first_row + lane / 4) + lane % 4 * 4;
 #pragma unroll
   for (int e = 0; e < TILES * 4; e++) sum[e / 4][e % 4] = 0;
   float4 next[2];
-  load_means(mean, next);
+  if (READS_AHEAD) load_means(mean, next);
 #pragma unroll 1
   for (int depth = 0; depth < MEAN_DEPTH; depth += 16, row += 16) {
     parts m;
+    if (!READS_AHEAD) load_means(mean + depth, next);
     split_four(next[0], m, 0);
     split_four(next[1], m, 1);
-    if (depth + 16 < MEAN_DEPTH) load_means(mean += 16, next);
+    if (READS_AHEAD && depth + 16 < MEAN_DEPTH) load_means(mean + depth + 16, next);
 #pragma unroll
     for (int n = 0; n < TILES; n += AHEAD) {
       uint2 q[AHEAD][PARTS];
@@ -220,13 +226,14 @@ DIL_INLINE float row_number(const dil_choose_params &p, const dil_choice_row &c,
   return widen((element)tall_row(n)[d]);
 }
 
-/* Rows meet a key block one number after the other. */
+/* Some rows meet a key block one number after the other. */
 DIL_INLINE void meet_plainly(const dil_choose_params &p, const dil_choice_row &c,
-                             const tall_rows &r, const float *mean, float *estimate) {
+                             const tall_rows &r, int first_row, int rows,
+                             const float *mean, float *estimate) {
 #pragma unroll 1
-  for (int n = 0; n < rows_at_once(p, c); n++) {
+  for (int n = first_row; n < first_row + rows; n++) {
     float sum = 0, *to = estimate + (long long)((r.from + n) / r.per) * p.width;
-    float before = r.per == 1 ? not_a_number() : *to;
+    float before = stores_all(c) && n % r.per == 0 ? not_a_number() : *to;
 #pragma unroll 1
     for (int d = 0; d < MEAN_DEPTH && CHOOSING.there[n]; d++)
       sum = fmaf(row_number(p, c, r, n, d), mean[d], sum);
@@ -234,13 +241,13 @@ DIL_INLINE void meet_plainly(const dil_choose_params &p, const dil_choice_row &c
   }
 }
 
-/* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more. */
-template <int TILES> DIL_INLINE unsigned own_rows() {
+/* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more behind the first. */
+template <int TILES> DIL_INLINE unsigned own_rows(int first_row) {
+  const bool *own = CHOOSING.there + first_row + (threadIdx.x & 3) * 2;
   unsigned there = 0;
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
-    unsigned two =
-        *(const unsigned short *)&CHOOSING.there[8 * n + (threadIdx.x & 3) * 2];
+    unsigned two = *(const unsigned short *)(own + 8 * n);
     there |= ((two & 1) | (two >> 7 & 2)) << 2 * n;
   }
   return there;
@@ -253,12 +260,12 @@ DIL_INLINE float estimate_of_row(const dil_choose_params &p, unsigned there, int
 }
 
 /* The largest of four lanes goes to the estimate of a block of queries. */
-DIL_INLINE void raise_estimate(const dil_choose_params &p, int bj, float best,
-                               float *estimate) {
+DIL_INLINE void raise_estimate(const dil_choose_params &p, const dil_choice_row &c,
+                               int bj, float best, float *estimate) {
   best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
   best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-  if ((threadIdx.x & 3) == 0 && bj < p.keys)
-    estimate[bj] = fmaxf(estimate[bj], best);
+  if ((threadIdx.x & 3) != 0 || bj >= p.keys) return;
+  estimate[bj] = stores_all(c) ? best : fmaxf(estimate[bj], best);
 }
 
 /* Estimates of rows that are blocks of queries, as they stand. */
@@ -280,55 +287,69 @@ DIL_INLINE void store_rows(const dil_choose_params &p, unsigned there, int first
   }
 }
 
+/* The largest estimate of eight rows, of which a lane has two. Where all exist, one
+ * number is scaled: rounding keeps the order. */
+DIL_INLINE float largest_of_tile(const dil_choose_params &p, unsigned there, int n,
+                                 const float *two, bool whole) {
+  if (whole) return fmaxf(two[0], two[1]);
+  return fmaxf(estimate_of_row(p, there, 2 * n, two[0]),
+               estimate_of_row(p, there, 2 * n + 1, two[1]));
+}
+
 /* Other blocks end where eight rows do: `block` is that of the first row, and ends
  * after `rows` of them. */
 template <int TILES>
-DIL_INLINE void store_blocks(const dil_choose_params &p, unsigned there, int per,
-                             int block, int rows, int first_key,
+DIL_INLINE void store_blocks(const dil_choose_params &p, const dil_choice_row &c,
+                             unsigned there, int block, int rows, int first_key,
                              const float (&sum)[TILES][4], float *estimate) {
+  bool whole = there == 0xffffffffu >> (32 - 2 * TILES) && p.of.scale >= 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
     int bj = first_key + 8 * e + (threadIdx.x & 31) / 4, at = block, left = rows;
     float best = not_a_number();
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
-      const float *two = sum[n] + e * 2;
-      best = fmaxf(best, estimate_of_row(p, there, 2 * n, two[0]));
-      best = fmaxf(best, estimate_of_row(p, there, 2 * n + 1, two[1]));
+      best = fmaxf(best, largest_of_tile(p, there, n, sum[n] + e * 2, whole));
       left -= 8;
       if (left && n + 1 < TILES) continue;
+      if (whole) best = __fmul_rn(p.of.scale, best);
       if (at < p.strip)
-        raise_estimate(p, bj, best, estimate + (long long)at * p.width);
+        raise_estimate(p, c, bj, best, estimate + (long long)at * p.width);
       best = not_a_number();
-      left = per;
+      left = rows_of_block(c);
       at++;
     }
   }
 }
 
-template <class parts, int TILES, int PARTS>
+/* Warps share the key blocks, and where GROUPS is more than 1 they share the rows, too:
+ * TILES are those of a warp. */
+template <class parts, int TILES, int PARTS, int GROUPS = 1>
 DIL_INLINE void meet_by_products(const dil_choose_params &p, const dil_choice_row &c,
                                  const tall_rows &r, const float *means,
                                  float *estimate) {
-  int block = r.from / r.per;
-  unsigned there = own_rows<TILES>();
+  enum { APART = DIL_CHOOSE_WARPS / GROUPS }; /* warps that share the key blocks */
+  int warp = threadIdx.x / 32, first_row = warp / APART * TILES * 8;
+  int block = (r.from + first_row) / r.per;
+  int rows = stores_all(c) ? r.per : (block + 1) * r.per - r.from;
+  unsigned there = own_rows<TILES>(first_row);
 #pragma unroll 1
-  for (int bj = threadIdx.x / 32 * WARP_KEYS; bj < p.keys;
-       bj += CHOOSE_WARPS * WARP_KEYS) {
+  for (int bj = warp % APART * WARP_KEYS; bj < p.keys; bj += APART * WARP_KEYS) {
     float sum[TILES][4];
     bool missed = window_misses(p, c, r.first, r.from, bj, bj + WARP_KEYS - 1);
     if (missed && !stores_all(c)) continue;
-    if (!missed) multiply_means<parts, TILES, PARTS>(means, bj, sum);
+    if (!missed) multiply_means<parts, TILES, PARTS>(means, bj, first_row, sum);
     if (missed || are_finite(sum)) {
-      if (stores_all(c)) store_rows(p, missed ? 0 : there, bj, sum, estimate);
-      else
-        store_blocks(p, there, r.per, block, (block + 1) * r.per - r.from, bj, sum,
-                     estimate);
+      unsigned any = missed ? 0 : there;
+      if (r.per == 1)
+        store_rows(p, any, bj, sum, estimate + (long long)first_row * p.width);
+      else store_blocks(p, c, any, block, rows, bj, sum, estimate);
       continue;
     }
     int lane = threadIdx.x & 31, own = bj + lane;
     if (lane < WARP_KEYS && own < p.keys)
-      meet_plainly(p, c, r, means + (long long)own * MEAN_DEPTH, estimate + own);
+      meet_plainly(p, c, r, first_row, TILES * 8, means + (long long)own * MEAN_DEPTH,
+                   estimate + own);
   }
 }
 
@@ -348,7 +369,9 @@ DIL_INLINE void estimate_by_products(const dil_choose_params &p,
 #endif
     load_tall_rows(p, c, b, h, first, from);
     __syncthreads();
-    meet_by_products<parts, TALL_TILES, 1>(p, c, r, means, estimate);
+    if (p.keys > FEW_KEYS || r.per > 1)
+      meet_by_products<parts, TALL_TILES, 1>(p, c, r, means, estimate);
+    else meet_by_products<parts, TALL_TILES / 4, 1, 4>(p, c, r, means, estimate);
   }
 #endif
 #if CHOICES_MEANS

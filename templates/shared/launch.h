@@ -131,6 +131,7 @@ typedef struct dil_choose_params {
 
 enum {
   DIL_CHOOSE_THREADS = 256,
+  DIL_CHOOSE_WARPS = DIL_CHOOSE_THREADS / 32,
   DIL_CHOOSE_ROWS = 8, /* rows of queries that meet key blocks at once */
   DIL_CHOOSE_TALL = 64, /* the same by matrix products */
   DIL_CHOOSE_STRIP = 32, /* means of queries that do so at once, at most */

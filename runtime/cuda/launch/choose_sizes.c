@@ -48,6 +48,17 @@ static int32_t strip_of_means(const cuda_run *r, const dil_choice *c, int32_t qu
   return whole ? DIL_CHOOSE_STRIP : HALF;
 }
 
+/* Blocks whose rows meet key blocks in turn, one for each warp that chooses, if all
+ * processors have strips then. */
+static int32_t strip_of_rows(const cuda_run *r, const dil_choice *c, int32_t rows,
+                             int32_t queries) {
+  int32_t strip = c->query_block < rows ? rows / c->query_block : 1;
+  int64_t lines = r->B * heads_that_choose(r->table, c) * queries;
+  int64_t places = (int64_t)BLOCKS_A_PROCESSOR * r->device->facts.processors;
+  while (strip < DIL_CHOOSE_WARPS && 2 * lines >= 3 * strip * places) strip *= 2;
+  return strip;
+}
+
 /* Blocks of queries that a thread block takes together: they share reads of means. */
 static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
                         int32_t keys) {
@@ -55,8 +66,9 @@ static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
   if (c->estimate == DIL_ESTIMATE_INPUT)
     return (int32_t)minimum(chosen_at_once(keys), DIL_CHOOSE_TALL);
   if (has_query_means(c)) return strip_of_means(r, c, queries, keys);
-  if (c->estimate != DIL_ESTIMATE_EACH || c->query_block == 1) return rows;
-  return c->query_block < rows ? rows / c->query_block : 1;
+  if (c->estimate == DIL_ESTIMATE_EACH && c->query_block > 1)
+    return strip_of_rows(r, c, rows, queries);
+  return rows;
 }
 
 /* Lists that a thread block moves: where there are few, the lengths of all are soon
