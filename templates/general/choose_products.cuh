@@ -19,8 +19,7 @@ DIL_INLINE bool stores_all(const dil_choice_row &c) {
 enum {
   WARP_KEYS = 16,
   TALL_TILES = DIL_CHOOSE_TALL / 8, /* of 8 rows */
-  STRIP_TILES = DIL_CHOOSE_STRIP / 8,
-  FEW_KEYS = 4 * WARP_KEYS /* with which most warps would be idle */
+  STRIP_TILES = DIL_CHOOSE_STRIP / 8
 };
 
 /* Rows in shared memory: elements as they are, or a part of a mean. */
@@ -173,15 +172,14 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
  * several rows stand between two that add to the same sums. The next means are read
  * ahead where registers are left. */
 template <class parts, int TILES, int PARTS>
-DIL_INLINE void multiply_means(const float *means, int bj, int first_row,
-                               float (&sum)[TILES][4]) {
+DIL_INLINE void multiply_means(const float *means, int bj, float (&sum)[TILES][4]) {
   enum {
-    AHEAD = PARTS == 1 && TILES >= 4 ? 4 : 2, /* tiles whose products alternate */
+    AHEAD = PARTS == 1 ? 4 : 2, /* tiles whose products alternate */
     READS_AHEAD = TILES < TALL_TILES
   };
   int lane = threadIdx.x & 31;
   const float *mean = means + (long long)(bj + lane / 4) * MEAN_DEPTH + lane % 4 * 4;
-  const unsigned short *row = tall_row(first_row + lane / 4) + lane % 4 * 4;
+  const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
 #pragma unroll
   for (int e = 0; e < TILES * 4; e++) sum[e / 4][e % 4] = 0;
   float4 next[2];
@@ -226,12 +224,11 @@ DIL_INLINE float row_number(const dil_choose_params &p, const dil_choice_row &c,
   return widen((element)tall_row(n)[d]);
 }
 
-/* Some rows meet a key block one number after the other. */
+/* Rows meet a key block one number after the other. */
 DIL_INLINE void meet_plainly(const dil_choose_params &p, const dil_choice_row &c,
-                             const tall_rows &r, int first_row, int rows,
-                             const float *mean, float *estimate) {
+                             const tall_rows &r, const float *mean, float *estimate) {
 #pragma unroll 1
-  for (int n = first_row; n < first_row + rows; n++) {
+  for (int n = 0; n < rows_at_once(p, c); n++) {
     float sum = 0, *to = estimate + (long long)((r.from + n) / r.per) * p.width;
     float before = stores_all(c) && n % r.per == 0 ? not_a_number() : *to;
 #pragma unroll 1
@@ -241,9 +238,9 @@ DIL_INLINE void meet_plainly(const dil_choose_params &p, const dil_choice_row &c
   }
 }
 
-/* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more behind the first. */
-template <int TILES> DIL_INLINE unsigned own_rows(int first_row) {
-  const bool *own = CHOOSING.there + first_row + (threadIdx.x & 3) * 2;
+/* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more. */
+template <int TILES> DIL_INLINE unsigned own_rows() {
+  const bool *own = CHOOSING.there + (threadIdx.x & 3) * 2;
   unsigned there = 0;
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
@@ -322,34 +319,29 @@ DIL_INLINE void store_blocks(const dil_choose_params &p, const dil_choice_row &c
   }
 }
 
-/* Warps share the key blocks, and where GROUPS is more than 1 they share the rows, too:
- * TILES are those of a warp. */
-template <class parts, int TILES, int PARTS, int GROUPS = 1>
+template <class parts, int TILES, int PARTS>
 DIL_INLINE void meet_by_products(const dil_choose_params &p, const dil_choice_row &c,
                                  const tall_rows &r, const float *means,
                                  float *estimate) {
-  enum { APART = DIL_CHOOSE_WARPS / GROUPS }; /* warps that share the key blocks */
-  int warp = threadIdx.x / 32, first_row = warp / APART * TILES * 8;
-  int block = (r.from + first_row) / r.per;
+  int block = r.from / r.per;
   int rows = stores_all(c) ? r.per : (block + 1) * r.per - r.from;
-  unsigned there = own_rows<TILES>(first_row);
+  unsigned there = own_rows<TILES>();
 #pragma unroll 1
-  for (int bj = warp % APART * WARP_KEYS; bj < p.keys; bj += APART * WARP_KEYS) {
+  for (int bj = threadIdx.x / 32 * WARP_KEYS; bj < p.keys;
+       bj += DIL_CHOOSE_WARPS * WARP_KEYS) {
     float sum[TILES][4];
     bool missed = window_misses(p, c, r.first, r.from, bj, bj + WARP_KEYS - 1);
     if (missed && !stores_all(c)) continue;
-    if (!missed) multiply_means<parts, TILES, PARTS>(means, bj, first_row, sum);
+    if (!missed) multiply_means<parts, TILES, PARTS>(means, bj, sum);
     if (missed || are_finite(sum)) {
       unsigned any = missed ? 0 : there;
-      if (r.per == 1)
-        store_rows(p, any, bj, sum, estimate + (long long)first_row * p.width);
+      if (r.per == 1) store_rows(p, any, bj, sum, estimate);
       else store_blocks(p, c, any, block, rows, bj, sum, estimate);
       continue;
     }
     int lane = threadIdx.x & 31, own = bj + lane;
     if (lane < WARP_KEYS && own < p.keys)
-      meet_plainly(p, c, r, first_row, TILES * 8, means + (long long)own * MEAN_DEPTH,
-                   estimate + own);
+      meet_plainly(p, c, r, means + (long long)own * MEAN_DEPTH, estimate + own);
   }
 }
 
@@ -369,9 +361,7 @@ DIL_INLINE void estimate_by_products(const dil_choose_params &p,
 #endif
     load_tall_rows(p, c, b, h, first, from);
     __syncthreads();
-    if (p.keys > FEW_KEYS || r.per > 1)
-      meet_by_products<parts, TALL_TILES, 1>(p, c, r, means, estimate);
-    else meet_by_products<parts, TALL_TILES / 4, 1, 4>(p, c, r, means, estimate);
+    meet_by_products<parts, TALL_TILES, 1>(p, c, r, means, estimate);
   }
 #endif
 #if CHOICES_MEANS

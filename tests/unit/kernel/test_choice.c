@@ -277,8 +277,8 @@ START_TEST(choices_follow_from_rows_alone) {
 }
 END_TEST
 
-/* On a GPU lanes choose of up to 1024 key blocks, each of 8 of up to 256 and else of
- * 32, and a thread block of more. */
+/* On a GPU lanes choose of up to 1024 key blocks, each of 8 of up to 256, of 16 of up to
+ * 512 and else of 32, and a thread block of more. */
 static const char *const chosen_of_many[] = {"mean each", "mean", "gate"};
 
 START_TEST(many_key_blocks) {
@@ -299,6 +299,37 @@ START_TEST(many_key_blocks) {
     const char *problem = data_problem(d, k);
     ck_assert_msg(!problem[0], "%s, %d keys: %s", chosen_of_many[_i],
                   (int)keys[n / 2], problem);
+    data_free(d);
+  }
+  kernel_unmake(k);
+  tested_pattern_free(made);
+}
+END_TEST
+
+/* On a GPU means, or rows, of several blocks of queries meet the means of keys by matrix
+ * products; where a sum is not finite, one number after the other. */
+static const char *const products[][2] = {
+    {"bf16", "mean"}, {"f32", "mean"}, {"f16", "mean each"}};
+
+START_TEST(blocks_of_queries_share_a_strip) {
+  static const int64_t keys[] = {100, 4112, 8215};
+  if (gpu_leaves_case("strips", PATTERNS + 10 + _i)) return;
+  char text[TEXT];
+  snprintf(text, sizeof text,
+           "pattern p { heads 2; head_dim 24; dtype %s; window 4000, 0; block 16; "
+           "keep top 21 by %s; branch { } }", products[_i][0], products[_i][1]);
+  tested_pattern *made = tested_pattern_new("strips.dil", text, NULL, 0);
+  ck_assert_msg(made->pattern != NULL, "%s", made->problem);
+  kernel_made *k = kernel_make(made, (recipe){0});
+  for (int n = 0; n < 9; n++) {
+    static double (*const elements[])(int32_t, const int64_t *, double) = {
+        NULL, few_values, with_nan};
+    data *d = data_new(made, (call_shape){.batch = 1, .queries = 35,
+                                          .keys = keys[n / 3], .seed = 11,
+                                          .element = elements[n % 3]});
+    const char *problem = data_problem(d, k);
+    ck_assert_msg(!problem[0], "%s by %s, %d keys: %s", products[_i][0],
+                  products[_i][1], (int)keys[n / 3], problem);
     data_free(d);
   }
   kernel_unmake(k);
@@ -358,6 +389,7 @@ static Suite *choice_suite(void) {
   TCase *lists = tcase_create("lists");
   tcase_set_timeout(lists, 60);
   tcase_add_loop_test(lists, many_key_blocks, 0, 3);
+  tcase_add_loop_test(lists, blocks_of_queries_share_a_strip, 0, 3);
   tcase_add_test(lists, choices_stand_beside_lists);
   tcase_add_loop_test(lists, cells_of_a_grid_are_chosen, 0, 2);
   suite_add_tcase(s, lists);
