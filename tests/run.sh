@@ -6,8 +6,9 @@
 # place of all that (bench/gpu.sh); words after it choose its cases.
 #
 # Suites run two at once, and beside them one of those that mostly wait. Suites
-# that measure times, or read what others write, run alone at the end. A line
-# tells the seconds that passed, and those that the suite kept processors busy.
+# that wait for a limit of time to pass run together at the end, and thereafter one
+# by one those that measure times, or read what others write. A line tells the
+# seconds that passed, and those that the suite kept processors busy.
 #
 # Suites of one run share machine code that their tests would make alike
 # (support/store.h). Each has a folder and a cache of its own.
@@ -34,8 +35,9 @@ logs=$BUILD/logs
 longest='nvrtc emulator hopper_gate gpu-ring-back gpu-ring hopper torch_ring_gpu edges torch_ops
   fuzz_backward fuzz_ring code_cache backward laws examples presets ring hopper_tables
   hf'
-waiting='processes checkpoint mpi_faults process_faults'
-alone='test_cli thread pool runtime link rendezvous linked_ranks'
+waiting='processes checkpoint mpi_faults process_faults mpi torch_ring'
+limits='link rendezvous linked_ranks'
+alone='test_cli thread pool runtime'
 # A leak check that follows LLVM's thread-local storage falls over its layout.
 ASAN_OPTIONS=intercept_tls_get_addr=0:${ASAN_OPTIONS:-}
 export ASAN_OPTIONS
@@ -175,8 +177,9 @@ all=$(echo "$longest $units $scripts $fuzzers" | tr -s ' ' '\n' |
 # shellcheck disable=SC2086 # words
 {
   run_all 1 "$(only "$all" $waiting)" &
-  run_all 2 "$(without "$all" $waiting $alone)"
+  run_all 2 "$(without "$all" $waiting $limits $alone)"
   wait
+  run_all 3 "$(only "$all" $limits)"
   run_all 1 "$(only "$all" $alone)"
 }
 for name in $all; do

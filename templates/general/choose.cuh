@@ -7,8 +7,8 @@
  *   dil_choose        estimates, and the best blocks of each block of queries
  *   dil_choose_join   lists of query blocks move together
  *
- * The threshold is found by counts of digits, from the first on, or by some lanes
- * of a warp where key blocks are few (choose_lanes.cuh); `keep mass` sorts.
+ * Some lanes of a warp find the best where key blocks are few (choose_lanes.cuh), or
+ * else a thread block does: by counts of digits, from the first on; `keep mass` sorts.
  * Atomics count integers in shared memory alone, so that their order never
  * shows. */
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_H
@@ -394,7 +394,7 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   float *total = estimate + (c.group > 1 ? (long long)strip * p.width : 0);
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
   const float *sum = estimate_group(p, c, b, group, first, estimate, total);
-  if (lanes_choose(p, c)) {
+  if (DIL_CHOOSE_BY_LANES(p.keys)) {
     int own = DIL_CHOOSE_OF_LANE(p.keys);
     if (own == DIL_CHOOSE_FEW)
       choose_strip_by_lanes<DIL_CHOOSE_FEW>(p, c, b, group, first, sum);

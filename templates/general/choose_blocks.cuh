@@ -82,10 +82,13 @@ DIL_INLINE dil_rank rank_of(float estimate, int block) {
          (0xffffffffu - (unsigned)block);
 }
 
-DIL_INLINE float estimate_of(dil_rank rank) {
-  unsigned bits = (unsigned)(rank >> 32);
+DIL_INLINE float estimate_of_bits(unsigned bits) {
   if (bits == 0) return not_a_number();
   return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+}
+
+DIL_INLINE float estimate_of(dil_rank rank) {
+  return estimate_of_bits((unsigned)(rank >> 32));
 }
 
 DIL_INLINE bool is_scored(dil_rank r) {

@@ -1,15 +1,11 @@
 /* choose_lanes.cuh - the best blocks of keys where there are few: some lanes of a warp
  * choose for a block of queries by themselves, and need no barrier. In: a block of
- * queries, estimates in f32. Out: its lists, those that choose_block would write. A
- * lane has OWN_KEYS neighbouring key blocks, a bit of a word each, and the lanes of a
- * block of queries are neighbours. choose.cuh includes this file behind its lists. */
+ * queries, estimates in f32. Out: its lists, as choose_block writes them; only where a
+ * share is wanted to the last bits may they differ by a block. A lane has OWN_KEYS
+ * neighbouring key blocks, a bit of a word each, and the lanes of a block of queries are
+ * neighbours. choose.cuh includes this file behind its lists. */
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
-
-/* Whether lanes choose: not by `keep mass`, which sorts. */
-DIL_INLINE bool lanes_choose(const dil_choose_params &p, const dil_choice_row &c) {
-  return p.keys <= 32 * DIL_CHOOSE_MOST && !(c.share > 0);
-}
 
 /* Lanes that have all key blocks: a power of 2. */
 template <int OWN_KEYS> DIL_INLINE int lanes_of_keys(int keys) {
@@ -34,6 +30,16 @@ DIL_INLINE int sum_before(int x, int lanes) {
     if ((lane & (lanes - 1)) >= away) upto += more;
   }
   return upto - x;
+}
+
+/* The largest over the lanes of a block of queries. */
+DIL_INLINE unsigned max_lanes(unsigned x, int lanes) {
+#pragma unroll 1
+  for (int away = 1; away < lanes; away *= 2) {
+    unsigned other = __shfl_xor_sync(0xffffffffu, x, away);
+    x = other > x ? other : x;
+  }
+  return x;
 }
 
 /* The lane's key blocks, from `first` on, that are chosen in any case, and those that
@@ -118,14 +124,56 @@ template <int OWN_KEYS> DIL_INLINE void turn_bits(unsigned (&bits)[OWN_KEYS]) {
   }
 }
 
-/* The `taken` best of the key blocks that are scored; of equal ones the first. Where
- * this is `done`, nothing is asked for. The whole warp comes here. From the first bit
- * on, those that have it are better than those that are alike and have it not. */
+/* The weights of a lane's estimates beside that of the best, in units of 2^-30: whole
+ * numbers have one sum in any order. */
+template <int OWN_KEYS> struct lane_weights {
+  unsigned of[OWN_KEYS];
+};
+
 template <int OWN_KEYS>
+DIL_INLINE lane_weights<OWN_KEYS> weigh(const unsigned (&bits)[OWN_KEYS], int lanes) {
+  unsigned most = 0;
+#pragma unroll
+  for (int r = 0; r < OWN_KEYS; r++) most = bits[r] > most ? bits[r] : most;
+  most = max_lanes(most, lanes);
+  float best = estimate_of_bits(most);
+  lane_weights<OWN_KEYS> weight;
+#pragma unroll
+  for (int r = 0; r < OWN_KEYS; r++) {
+    float less = estimate_of_bits(bits[r]) - best; /* NaN: of infinite ones, or of NaN */
+    float share = bits[r] == most ? 1 : less < 0 ? expf(less) : 0;
+    weight.of[r] = (unsigned)(share * (1 << 30) + 0.5f);
+  }
+  return weight;
+}
+
+/* The sum of the weights of some key blocks of all lanes. */
+template <int OWN_KEYS>
+DIL_INLINE unsigned long long sum_weights(const lane_weights<OWN_KEYS> &weight,
+                                          unsigned some, int lanes) {
+  enum { LOW = 25 }; /* bits of which 32 lanes have a sum */
+  unsigned long long sum = 0;
+#pragma unroll
+  for (int r = 0; r < OWN_KEYS; r++) sum += some >> r & 1 ? weight.of[r] : 0;
+  unsigned long long high = sum_lanes((int)(sum >> LOW), lanes);
+  return (high << LOW) + sum_lanes((int)(sum & ((1 << LOW) - 1)), lanes);
+}
+
+/* The `taken` best of the key blocks that are scored, or with BY_SHARE the fewest that
+ * have the share; of equal ones the first. Where this is `done`, nothing is asked for.
+ * The whole warp comes here. From the first bit on, those that have it are better than
+ * those that are alike and have it not. */
+template <int OWN_KEYS, bool BY_SHARE>
 DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned scored,
-                                int taken, bool done) {
+                                int taken, double share, bool done) {
   unsigned plane[OWN_KEYS], best = 0, alike = scored;
   read_estimates(estimate, scored, plane);
+  lane_weights<OWN_KEYS> weight;
+  unsigned long long lacking = ~0ull, sum = 0; /* weight that is wanted still */
+  if (BY_SHARE) {
+    weight = weigh(plane, lanes);
+    lacking = (unsigned long long)ceil(share * sum_weights(weight, scored, lanes));
+  }
   turn_bits(plane);
   bool all_done = false;
 #pragma unroll
@@ -133,13 +181,26 @@ DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned score
     if (all_done) break;
     unsigned have = plane[bit % OWN_KEYS] >> bit / OWN_KEYS * OWN_KEYS & alike;
     int count = sum_lanes(__popc(have), lanes);
-    bool fewer = count <= taken;
-    if (fewer && !done) best |= have, taken -= count;
-    alike = fewer ? alike & ~have : have;
+    if (BY_SHARE) sum = sum_weights(weight, have, lanes);
+    bool more = count > taken || sum >= lacking;
+    if (!done && (!more || count == 1)) {
+      best |= have;
+      taken = more ? 0 : taken - count;
+      lacking -= sum;
+    }
+    alike = more ? have : alike & ~have;
     done |= taken == 0;
     all_done = __all_sync(0xffffffffu, done);
   }
   if (all_done) return best;
+  if (BY_SHARE) {
+    int count = dil_max(sum_lanes(__popc(alike), lanes), 1);
+    sum = sum_weights(weight, alike, lanes) / count; /* of each */
+    if (sum > 0) {
+      unsigned long long enough = (lacking - 1) / sum + 1;
+      if (enough < (unsigned)taken) taken = (int)enough;
+    }
+  }
   taken -= sum_before(__popc(alike), lanes);
 #pragma unroll 1
   for (; !done && alike && taken > 0; taken--) {
@@ -174,9 +235,14 @@ DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row
   int always = sum_lanes(__popc(own.always), lanes);
   int scored = sum_lanes(__popc(own.scored), lanes);
   int taken = dil_min(dil_max(c.most - always, 0), scored);
-  bool all = taken == scored;
-  unsigned best = best_blocks<OWN_KEYS>(estimate + first, lanes, own.scored, taken,
-                              all || taken == 0);
+  bool by_share = c.share > 0, all = taken == scored && !by_share;
+  unsigned best;
+  if (by_share)
+    best = best_blocks<OWN_KEYS, true>(estimate + first, lanes, own.scored, taken,
+                                       c.share, taken == 0);
+  else
+    best = best_blocks<OWN_KEYS, false>(estimate + first, lanes, own.scored, taken, 0,
+                                        all || taken == 0);
   unsigned chosen = own.always;
   if (all) chosen |= own.scored;
   else if (taken > 0) chosen |= best;

@@ -123,7 +123,8 @@ typedef struct dil_choose_params {
   int choice;
   int queries, keys;  /* blocks */
   int width;          /* keys, rounded up */
-  int sorted;         /* of `keep mass`: the power of 2 that holds them */
+  int sorted;         /* of `keep mass` by a thread block: the power of 2 that holds
+                         them */
   int room;
   int strip;          /* blocks of queries that a thread block takes together */
   int joined;         /* the same of dil_choose_join */
@@ -162,6 +163,7 @@ enum {
 /* Key blocks of a lane where some lanes choose for a block of queries
  * (choose_lanes.cuh): few, some, or at most so many. */
 enum { DIL_CHOOSE_FEW = 8, DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
+#define DIL_CHOOSE_BY_LANES(keys) ((keys) <= 32 * DIL_CHOOSE_MOST)
 #define DIL_CHOOSE_OF_LANE(keys)                                             \
   ((keys) <= 32 * DIL_CHOOSE_FEW ? DIL_CHOOSE_FEW                            \
    : (keys) <= 32 * DIL_CHOOSE_SOME ? DIL_CHOOSE_SOME : DIL_CHOOSE_MOST)

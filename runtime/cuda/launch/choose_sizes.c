@@ -27,6 +27,11 @@ static int64_t heads_that_choose(const dil_table *t, const dil_choice *c) {
   return c->shared ? t->kv_heads : t->heads;
 }
 
+/* Whether a thread block sorts the key blocks of each block of queries. */
+static bool sorts(const dil_choice *c, int32_t keys) {
+  return c->share > 0 && !DIL_CHOOSE_BY_LANES(keys);
+}
+
 /* Blocks of queries for which the lanes of a thread block choose at once. */
 static int32_t chosen_at_once(int32_t keys) {
   int32_t lanes = 1;
@@ -44,7 +49,7 @@ static int32_t strip_of_means(const cuda_run *r, const dil_choice *c, int32_t qu
   int64_t processors = r->device->facts.processors;
   bool whole = DIL_CHOOSE_STRIP * row_bytes(r->table, DIL_CHOOSE_PARTS) <= MOST_BYTES &&
                DIL_CHOOSE_STRIP * (int64_t)keys <= MOST_ESTIMATES &&
-               2 * lines >= 3 * processors * DIL_CHOOSE_STRIP && !(c->share > 0);
+               2 * lines >= 3 * processors * DIL_CHOOSE_STRIP && !sorts(c, keys);
   return whole ? DIL_CHOOSE_STRIP : HALF;
 }
 
@@ -98,7 +103,7 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.queries = (int)dil_choice_blocks(r->M, c->query_block);
   p.keys = (int)dil_choice_blocks(r->M, c->block);
   p.width = (int)round_up(p.keys, 32);
-  p.sorted = c->share > 0 ? power_above(p.keys) : 0;
+  p.sorted = sorts(c, p.keys) ? power_above(p.keys) : 0;
   p.room = (int)dil_choice_room(c, r->M);
   p.strip = strip_of(r, c, p.queries, p.keys);
   p.joined = joined_of(p.queries);
