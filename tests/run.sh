@@ -21,6 +21,9 @@ BUILD=${BUILD:-build}
 case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
 DIL=$BUILD/dil
 export BUILD DIL
+# A make that a test calls is no job of the make that calls this.
+MAKEFLAGS=$(echo "${MAKEFLAGS:-}" | sed 's/--jobserver-[^ ]*//; s/\(^\| \)-j[0-9]*//')
+export MAKEFLAGS
 DIL_WISDOM=off # what this machine's owner has tuned is no part of a test
 export DIL_WISDOM
 case ${1:-} in

@@ -107,10 +107,12 @@ $(cpusuite): MORELIBS = $(shell $(LLVM) --libs) -L$(shell $(LLVM) --libdir)
 .SECONDARY: $(units) $(fuzzer).o $(turns).o $(pools:=.o) $(gpuhost).o \
             $(mpihost).o $(hoppers)
 
+# As many jobs as there are processors, unless the caller says how many.
+jobs = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 # What the machine lacks comes first; only then is anything built.
 check demo:
 	@.ci/deps
-	@$(MAKE) --no-print-directory $@-here
+	@$(MAKE) $(jobs) --no-print-directory $@-here
 deps:
 	@.ci/deps
 check-here: tests
@@ -132,11 +134,11 @@ bench: all
 
 # The whole of it under the sanitizers, generated code excepted.
 asan:
-	@$(MAKE) --no-print-directory BUILD=build/asan check-here \
+	@$(MAKE) $(jobs) --no-print-directory BUILD=build/asan check-here \
 	  OPT='$(san) -fsanitize=address,undefined -fno-sanitize-recover=all'
 # Threads: the pool's suite, and kernels that run on it.
 tsan:
-	@$(MAKE) --no-print-directory BUILD=build/tsan tsan-here \
+	@$(MAKE) $(jobs) --no-print-directory BUILD=build/tsan tsan-here \
 	  OPT='$(san) -fsanitize=thread'
 tsan-here: tests
 	@BUILD=$(BUILD) tests/tsan.sh

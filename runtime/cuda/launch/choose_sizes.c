@@ -7,7 +7,8 @@
 _Static_assert(sizeof(dil_choose_params) == DIL_CHOOSE_BYTES,
                "templates/general/choose.cuh has another dil_choose_params");
 
-enum { BLOCKS_A_PROCESSOR = 4 /* of dil_choose */ };
+/* Of dil_choose: four hide more latency, but two need less memory. */
+enum { BLOCKS_A_PROCESSOR = 4, FEW_BLOCKS = 2, MUCH_MEMORY = 512 << 10 };
 
 /* Bytes of a row of queries, or of a mean of them, in parts of 16 bits. */
 static int32_t row_bytes(const dil_table *t, int32_t parts) {
@@ -53,14 +54,16 @@ static int32_t strip_of_means(const cuda_run *r, const dil_choice *c, int32_t qu
   return whole ? DIL_CHOOSE_STRIP : HALF;
 }
 
-/* Blocks whose rows meet key blocks in turn, one for each warp that chooses, if all
+/* Blocks whose rows meet key blocks in turn: one for each warp that chooses, if all
  * processors have strips then. */
 static int32_t strip_of_rows(const cuda_run *r, const dil_choice *c, int32_t rows,
-                             int32_t queries) {
+                             int32_t queries, int32_t keys) {
   int32_t strip = c->query_block < rows ? rows / c->query_block : 1;
   int64_t lines = r->B * heads_that_choose(r->table, c) * queries;
   int64_t places = (int64_t)BLOCKS_A_PROCESSOR * r->device->facts.processors;
-  while (strip < DIL_CHOOSE_WARPS && 2 * lines >= 3 * strip * places) strip *= 2;
+  while (DIL_CHOOSE_BY_LANES(keys) && strip < DIL_CHOOSE_WARPS &&
+         2 * lines >= 3 * strip * places)
+    strip *= 2;
   return strip;
 }
 
@@ -72,7 +75,7 @@ static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
     return (int32_t)minimum(chosen_at_once(keys), DIL_CHOOSE_TALL);
   if (has_query_means(c)) return strip_of_means(r, c, queries, keys);
   if (c->estimate == DIL_ESTIMATE_EACH && c->query_block > 1)
-    return strip_of_rows(r, c, rows, queries);
+    return strip_of_rows(r, c, rows, queries, keys);
   return rows;
 }
 
@@ -120,9 +123,9 @@ cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
   int64_t strips = (p->queries + p->strip - 1) / p->strip;
   int64_t lines = r->B * t->heads * p->queries;
   bool means = c->estimate != DIL_ESTIMATE_INPUT;
-  cuda_choose_layout at = {
-      .blocks = minimum(BLOCKS_A_PROCESSOR * r->device->facts.processors,
-                        r->B * heads_that_choose(t, c) * strips)};
+  int64_t each = p->own_bytes < MUCH_MEMORY ? BLOCKS_A_PROCESSOR : FEW_BLOCKS;
+  cuda_choose_layout at = {.blocks = minimum(each * r->device->facts.processors,
+                                             r->B * heads_that_choose(t, c) * strips)};
   int64_t mean = DIL_CHOOSE_DEPTH(t->head_dim) * (int64_t)sizeof(float);
   at.query_means = means ? round_up(r->B * t->kv_heads * mean * p->width, 256) : 0;
   at.list = at.query_means;
