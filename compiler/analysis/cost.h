@@ -118,6 +118,9 @@ typedef struct cost_gpu_case {
 
 /* Seconds on a GPU; compare them with one another, not with a clock. */
 double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c);
+/* To choose blocks before a call attends. */
+double cost_gpu_choice_seconds(const pattern *p, const struct dil_cuda_facts *facts,
+                               const dil_choice *c, int64_t B, int64_t N, int64_t M);
 /* Operations that one kernel of gradients computes for so many pairs. */
 double cost_gpu_gradient_flops(const pattern *p,
                                const struct dil_cuda_code *code,

@@ -203,6 +203,41 @@ static const double grid_gradient_slowness = 1.45;
 
 /* Operations of a pair by kernels that make these gradients (GRADIENT_...):
  * scores and dP are computed again by each. */
+/* ---- choices of blocks ------------------------------------------------------- */
+
+/* Rows are read once for means; each block of queries, or each of its rows, meets each
+ * block of keys in products of bf16 parts; and the best are found. */
+double cost_gpu_choice_seconds(const pattern *p, const dil_cuda_facts *facts,
+                               const dil_choice *c, int64_t B, int64_t N, int64_t M) {
+  enum { MEAN_PRODUCTS = 6, ROW_PRODUCTS = 3 /* of parts, for one of numbers */ };
+  /* Of one H200: its processors multiply at this share of their peak; seconds of a
+   * list, of an estimate without and with weights, and of launches. */
+  static const double rate = 0.25, list = 0.29e-9, estimate = 5.2e-12, weight = 20e-12,
+                      launches = 20e-6;
+  const cuda_chip *chip = chip_like(facts), *measured = cuda_chip_measured();
+  double dim = (double)p->head_dim, size = (double)dil_dtype_size(p->dtype) * dim;
+  double heads = (double)p->heads, kv_heads = (double)p->kv_heads;
+  double blocks = ceil((double)N / c->query_block), keys = ceil((double)M / c->block);
+  double seen = c->right <= 0 ? 0.5 : 1; /* of the blocks of keys */
+  double lists = (double)B * (c->shared ? kv_heads : heads) * blocks;
+  double rows = (double)B * heads * blocks, read = 0, products = 0;
+  if (c->estimate != DIL_ESTIMATE_INPUT) read = size * kv_heads * (double)(B * M);
+  if (c->estimate == DIL_ESTIMATE_MEAN) {
+    read += size * heads * (double)(B * N);
+    products = MEAN_PRODUCTS;
+  } else if (c->estimate == DIL_ESTIMATE_EACH) {
+    rows *= c->query_block;
+    products = ROW_PRODUCTS;
+  }
+  double best = lists * (list + keys * seen * (c->share > 0 ? weight : estimate));
+  return launches + read / chip->memory +
+         rows * keys * seen * 2 * dim * products /
+             (rate * chip->rate_16 * facts->processors) +
+         best * measured->processors / facts->processors;
+}
+
+/* ---- gradients --------------------------------------------------------------- */
+
 static double gradient_pair_flops(const pattern *p, int32_t makes) {
   bool q = makes & GRADIENT_Q, k = makes & GRADIENT_K, v = makes & GRADIENT_V;
   bool slopes = q || k || makes & GRADIENT_INPUTS;

@@ -218,10 +218,22 @@ static double estimate_state_bytes(const call_setup *b, const gpu_estimate *f) {
   return cost_gpu_state_seconds(p->pattern, &f->facts, rows);
 }
 
+static double estimate_choices(const call_setup *b, const gpu_estimate *f) {
+  const dil_table *t = &f->compilation->plan->table;
+  double seconds = 0;
+  for (int32_t k = 0; k < t->choice_count; k++)
+    seconds += cost_gpu_choice_seconds(b->pattern, &f->facts, &t->choices[k],
+                                       b->size[CALL_B], b->size[CALL_N],
+                                       b->size[CALL_M]);
+  return seconds;
+}
+
 static void estimate_add_up(const call_setup *b, double flops,
                             gpu_estimate *f) {
   const plan *p = f->compilation->plan;
-  f->seconds = f->states = estimate_state_bytes(b, f);
+  f->states = estimate_state_bytes(b, f);
+  f->choices = estimate_choices(b, f);
+  f->seconds = f->states + f->choices;
   for (int32_t i = 0; i < p->table.pass_count; i++)
     f->seconds += f->pass[i].seconds;
   f->share = cost_gpu_chip_of(f->facts.arch)

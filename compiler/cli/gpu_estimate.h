@@ -27,6 +27,7 @@ typedef struct gpu_estimate {
   gpu_codes codes;
   dil_cuda_estimate run;
   gpu_estimate_pass pass[DIL_BRANCH_MAX];
+  double choices;        /* seconds to choose blocks, before the passes */
   double states;         /* seconds to move states between passes */
   int64_t rank_state;    /* most bytes of states on one rank; 0: no ranks */
   int64_t rank_state_stride; /* the states' stride in rows, on that rank */

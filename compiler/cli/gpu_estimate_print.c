@@ -116,6 +116,13 @@ static void estimate_print_ranks(const gpu_estimate *f, FILE *out) {
   fprintf(out, ", on the one that holds most\n");
 }
 
+static void estimate_print_choices(const gpu_estimate *f, FILE *out) {
+  char time[QUANTITY_TEXT];
+  if (f->choices > 0)
+    fprintf(out, "choices    %s: estimates of blocks, and lists of the best\n",
+            quantity_time(f->choices, time));
+}
+
 static void estimate_print_chain(const gpu_estimate *f, FILE *out) {
   char time[QUANTITY_TEXT];
   if (!f->run.stateful) return;
@@ -143,6 +150,7 @@ void gpu_estimate_print(arena *a, const gpu_estimate *f, FILE *out) {
   fprintf(out, "chip       %s, %s%s: %d processors\n", f->name,
           f->facts.name[0] ? "" : "as in an ", f->model, f->facts.processors);
   if (k->given) fprintf(out, "schedule   %s\n", knobs_text(k, text));
+  estimate_print_choices(f, out);
   for (int32_t i = 0; i < f->compilation->plan->table.pass_count; i++)
     estimate_print_pass(a, f, i, out);
   estimate_print_chain(f, out);
@@ -197,7 +205,7 @@ json_t *gpu_estimate_json(arena *a, const gpu_estimate *f) {
   for (int32_t i = 0; i < f->compilation->plan->table.pass_count; i++)
     json_array_append_new(passes, estimate_pass_json(a, f, i));
   json_t *o = json_pack("{s:s, s:s, s:i, s:s?, s:o, s:b, s:o, s:I, s:I, s:I, "
-                        "s:I, s:f}",
+                        "s:I, s:f, s:f}",
                         "chip", f->name, "model", f->model, "processors",
                         f->facts.processors, "schedule",
                         k->given ? knobs_text(k, text) : NULL, "passes", passes,
@@ -208,7 +216,7 @@ json_t *gpu_estimate_json(arena *a, const gpu_estimate *f) {
                         "state_one_in", (json_int_t)f->run.state_stride,
                         "rank_state_bytes", (json_int_t)f->rank_state,
                         "workspace_bytes", (json_int_t)f->run.workspace,
-                        "predicted_seconds", f->seconds);
+                        "choice_seconds", f->choices, "predicted_seconds", f->seconds);
   json_object_set_new(o, "share_of_peak",
                       f->share < 0 ? json_null() : json_real(f->share));
   return o;

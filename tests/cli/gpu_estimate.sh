@@ -291,4 +291,7 @@ is "a window and first keys" forward 0.475 sinks --seq 32768
 is "a prefix" forward 1.11 prefix --seq 16384
 is "ALiBi" forward 1.35 alibi --seq 16384
 is "a soft cap" forward 2.13 softcap --seq 16384
+is "blocks by numbers of the call" forward 0.593 by_gate -D n=16 -D d=128 --seq 16384
+is "blocks by their means" forward 0.639 by_mean -D n=16 -D d=128 --seq 16384
+is "blocks by each row" forward 0.803 by_each -D n=16 -D d=128 --seq 16384
 exit $bad
