@@ -13,9 +13,7 @@ static int64_t choose_mean_blocks(const cuda_run *r, int32_t choice,
   const dil_choice *c = &r->table->choices[choice];
   int64_t keys = means ? r->B * r->table->kv_heads * p->width : 0;
   int64_t queries = p->query_means ? r->B * r->table->heads * p->queries : 0;
-  enum { WARPS = DIL_CHOOSE_WARPS };
-  return (keys * DIL_MEAN_WARPS(c->block) + WARPS - 1) / WARPS +
-         (queries * DIL_MEAN_WARPS(c->query_block) + WARPS - 1) / WARPS;
+  return DIL_MEAN_BLOCKS(keys, c->block) + DIL_MEAN_BLOCKS(queries, c->query_block);
 }
 
 static dil_status choose_one(const cuda_run *r, int32_t choice,

@@ -200,7 +200,7 @@ dil_choose_means(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = choice_of(p);
   float(*part)[MEAN_DEPTH] = (float(*)[MEAN_DEPTH])shared; /* of each warp */
   long long keys = (long long)p.of.batches * KV_HEADS * p.width;
-  long long before = (keys * DIL_MEAN_WARPS(c.block) - 1) / DIL_CHOOSE_WARPS + 1;
+  long long before = DIL_MEAN_BLOCKS(keys, c.block);
   bool queries = blockIdx.x >= before;
   int warps = DIL_MEAN_WARPS(queries ? c.query_block : c.block);
   int warp = threadIdx.x / 32, lane = threadIdx.x & 31;

@@ -145,6 +145,10 @@ enum {
 #define DIL_MEAN_WARPS(block)                                                \
   ((block) < 64 ? 1 : (block) < 128 ? 2 : (block) < 256 ? 4 : 8)
 
+/* Thread blocks that make the means of so many blocks. */
+#define DIL_MEAN_BLOCKS(count, block)                                        \
+  (((count) * DIL_MEAN_WARPS(block) + DIL_CHOOSE_WARPS - 1) / DIL_CHOOSE_WARPS)
+
 /* Lanes that share a row of so many units, a power of 2. */
 #define DIL_MEAN_LANES(units)                                                \
   ((units) <= 1 ? 1 : (units) <= 2 ? 2 : (units) <= 4 ? 4                    \
@@ -163,6 +167,7 @@ enum {
 /* Key blocks of a lane where some lanes choose for a block of queries
  * (choose_lanes.cuh): few, some, or at most so many. */
 enum { DIL_CHOOSE_FEW = 8, DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
+/* Whether they choose among so many key blocks, and how many of them a lane has. */
 #define DIL_CHOOSE_BY_LANES(keys) ((keys) <= 32 * DIL_CHOOSE_MOST)
 #define DIL_CHOOSE_OF_LANE(keys)                                             \
   ((keys) <= 32 * DIL_CHOOSE_FEW ? DIL_CHOOSE_FEW                            \
