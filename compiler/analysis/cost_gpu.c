@@ -189,21 +189,28 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
   return fmax(computed, moved) + merged / chip->memory;
 }
 
-/* ---- gradients ----------------------------------------------------------- */
-
-/* As `slowness`, of the general kernels of gradients and of the fast ones, by
- * products that are computed: seven of a pair in all. */
-static const struct {
-  double whole, each;
-} gradient_slowness[2] = {{3.9, 170}, {0.95, 35}};
-/* Of those that walk lists: tiles of 64 rows read more of shared memory. */
-static const double list_gradient_slowness = 1.2;
-/* Of those over grids: likewise, and every box is masked. */
-static const double grid_gradient_slowness = 1.45;
-
-/* Operations of a pair by kernels that make these gradients (GRADIENT_...):
- * scores and dP are computed again by each. */
 /* ---- choices of blocks ------------------------------------------------------- */
+
+/* Whether rows meet rounded means first (templates/general/choose_coarse.cuh). */
+static bool is_coarse(const pattern *p, const dil_choice *c, double keys) {
+  int64_t rows = p->head_dim <= 128 ? 256 : 128;
+  return c->estimate == DIL_ESTIMATE_EACH && dil_dtype_size(p->dtype) == 2 &&
+         c->query_block % 8 == 0 && c->query_block <= rows && p->head_dim <= 256 &&
+         keys <= 1024 && c->share <= 0 && !c->shared;
+}
+
+/* Rows meet rounded means, and whole ones near the least that is chosen. */
+static double coarse_seconds(const pattern *p, const dil_cuda_facts *facts, double rows,
+                             double flops) {
+  /* Of one H200: the rate of the memory that rows are read at, the share of the
+   * processors' peak, and seconds of a number that meets whole means. */
+  static const double read = 0.36, rate = 0.67, near = 1.93e-12;
+  const cuda_chip *chip = chip_like(facts), *measured = cuda_chip_measured();
+  double numbers = rows * (double)p->head_dim, size = (double)dil_dtype_size(p->dtype);
+  return numbers * size / (read * chip->memory) +
+         flops / (rate * chip->rate_16 * facts->processors) +
+         numbers * near * measured->processors / facts->processors;
+}
 
 /* Rows are read once for means; each block of queries, or each of its rows, meets each
  * block of keys in products of bf16 parts; and the best are found. */
@@ -230,14 +237,28 @@ double cost_gpu_choice_seconds(const pattern *p, const dil_cuda_facts *facts,
     products = ROW_PRODUCTS;
   }
   double best = lists * (list + keys * seen * (c->share > 0 ? weight : estimate));
-  return launches + read / chip->memory +
-         rows * keys * seen * 2 * dim * products /
-             (rate * chip->rate_16 * facts->processors) +
+  double flops = rows * keys * seen * 2 * dim;
+  double met = is_coarse(p, c, keys)
+                   ? coarse_seconds(p, facts, rows, flops)
+                   : flops * products / (rate * chip->rate_16 * facts->processors);
+  return launches + read / chip->memory + met +
          best * measured->processors / facts->processors;
 }
 
-/* ---- gradients --------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
+/* As `slowness`, of the general kernels of gradients and of the fast ones, by
+ * products that are computed: seven of a pair in all. */
+static const struct {
+  double whole, each;
+} gradient_slowness[2] = {{3.9, 170}, {0.95, 35}};
+/* Of those that walk lists: tiles of 64 rows read more of shared memory. */
+static const double list_gradient_slowness = 1.2;
+/* Of those over grids: likewise, and every box is masked. */
+static const double grid_gradient_slowness = 1.45;
+
+/* Operations of a pair by kernels that make these gradients (GRADIENT_...):
+ * scores and dP are computed again by each. */
 static double gradient_pair_flops(const pattern *p, int32_t makes) {
   bool q = makes & GRADIENT_Q, k = makes & GRADIENT_K, v = makes & GRADIENT_V;
   bool slopes = q || k || makes & GRADIENT_INPUTS;

@@ -48,9 +48,9 @@ static dil_status code_load_entry(const dil_cuda *d, cuda_code *code,
   cu_result result =
       d->driver->library_kernel(&kernel, code->library, code->family->entry[i]);
   if (!result) result = d->driver->kernel_function(&function, kernel);
-  if (!result && i == 0)
-    result = d->driver->function_set(function, MAX_DYNAMIC_SHARED,
-                                     code->about.shared);
+  int32_t shared = i == 0 ? code->about.shared : code->family->beside;
+  if (!result && shared)
+    result = d->driver->function_set(function, MAX_DYNAMIC_SHARED, shared);
   code->function[i] = function;
   return cuda_check(d->driver, result, "prepare a kernel");
 }

@@ -4,6 +4,7 @@
  * from the means of the key blocks alone.
  *
  *   dil_choose_means  the mean of each block of keys, a warp each or several
+ *   dil_choose_coarse estimates of each row with rounded means, where they are wanted
  *   dil_choose        estimates, and the best blocks of each block of queries
  *   dil_choose_join   lists of query blocks move together
  *
@@ -40,7 +41,9 @@ struct choose_memory {
   int digit[DIGITS];
   int warp[DIL_CHOOSE_WARPS];
   int found, rest;
-  bool there[DIL_CHOOSE_TALL]; /* that row exists */
+  int near[DIL_CHOOSE_WARPS][16]; /* key blocks that a warp's rows meet again */
+  unsigned reach[DIL_CHOOSE_STRIP]; /* of a block's longest row: the square */
+  bool there[DIL_COARSE_ROWS]; /* that row exists */
   float4 query[1];
 };
 #define CHOOSING (*(choose_memory *)shared)
@@ -133,176 +136,11 @@ DIL_INLINE const element *query_at(const dil_params &p, const dil_choice_row &c,
 
 #include "templates/general/choose_means.cuh"
 
-/* ---- estimates ----------------------------------------------------------- */
-
-/* Rows that meet key blocks at once. */
-DIL_INLINE int rows_at_once(const dil_choose_params &p, const dil_choice_row &c) {
-  if (has_query_means(c)) return p.strip;
-  return is_tall(c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
-}
-
-/* Rows `from` and those behind it of a strip that begins with block `first`. */
-DIL_INLINE void load_rows(const dil_choose_params &p, const dil_choice_row &c,
-                          int b, int h, int first, int from) {
-  int per = rows_of_block(c);
-#pragma unroll 1
-  for (int e = threadIdx.x; e < DIL_CHOOSE_ROWS * MEAN_DEPTH;
-       e += DIL_CHOOSE_THREADS) {
-    int n = e / MEAN_DEPTH, d = e % MEAN_DEPTH, row = from + n;
-    choose_place at = place_of(p, c, b, first + row / per);
-    int t = at.bi * c.query_block + row % per, last = t;
-    if (c.estimate == DIL_ESTIMATE_MEAN) t = at.first, last = at.last;
-    bool there = row / per < p.strip && at.bi < p.queries &&
-                 t >= at.first && t <= at.last;
-    float sum = 0;
-    int count = there ? last - t + 1 : 0;
-#pragma unroll 4
-    for (int k = 0; k < count && d < HEAD_DIM; k++)
-      sum += widen(query_at(p.of, c, at, t + k, h)[d]);
-    if (count > 1) sum = __fdiv_rn(sum, (float)count);
-    query_row(n)[d] = sum;
-    if (d == 0) CHOOSING.there[n] = there;
-  }
-}
-
-/* Returns whether no query of rows `from` and those behind it sees a key of blocks
- * low..high: the window alone says so. */
-DIL_INLINE bool window_misses(const dil_choose_params &p, const dil_choice_row &c,
-                              int first, int from, int low, int high) {
-  int per = rows_of_block(c), last = (from + rows_at_once(p, c) - 1) / per;
-  long long t0 = (long long)(first + from / per) * c.query_block;
-  long long t1 = (long long)(first + last + 1) * c.query_block - 1;
-  bool after = c.right != DIL_FAR && (long long)low * c.block > t1 + c.right;
-  bool before = c.left != DIL_FAR && (high + 1ll) * c.block - 1 < t0 - c.left;
-  return after || before;
-}
-
-DIL_INLINE float not_a_number() { return __uint_as_float(0x7fffffffu); }
-
-#include "templates/general/choose_products.cuh"
-
-/* Rows of the strip meet the means of key block bj. Estimates become the largest
- * of them and of these. */
-DIL_INLINE void meet_block(const dil_choose_params &p, const float *means, int per,
-                           int from, int bj, float *estimate) {
-  enum { STEP = 8 }; /* numbers of means that are read ahead */
-  float sum[DIL_CHOOSE_ROWS] = {}, mean[STEP], next[STEP];
-#pragma unroll
-  for (int k = 0; k < STEP; k++) next[k] = means[(long long)k * p.width + bj];
-#pragma unroll 1
-  for (int d = 0; d < MEAN_DEPTH; d += STEP) {
-    int ahead = d + STEP < MEAN_DEPTH ? d + STEP : d;
-#pragma unroll
-    for (int k = 0; k < STEP; k++) {
-      mean[k] = next[k];
-      next[k] = means[(long long)(ahead + k) * p.width + bj];
-    }
-#pragma unroll
-    for (int n = 0; n < DIL_CHOOSE_ROWS; n++)
-#pragma unroll
-      for (int k = 0; k < STEP; k += 4) {
-        float4 q = *(const float4 *)(query_row(n) + d + k);
-        sum[n] = fmaf(q.x, mean[k], sum[n]);
-        sum[n] = fmaf(q.y, mean[k + 1], sum[n]);
-        sum[n] = fmaf(q.z, mean[k + 2], sum[n]);
-        sum[n] = fmaf(q.w, mean[k + 3], sum[n]);
-      }
-  }
-#pragma unroll
-  for (int n = 0; n < DIL_CHOOSE_ROWS; n++) {
-    if (!CHOOSING.there[n]) continue;
-    float *to = estimate + (long long)((from + n) / per) * p.width + bj;
-    *to = fmaxf(*to, __fmul_rn(p.of.scale, sum[n])); /* of NaN, the other */
-  }
-}
-
-/* Estimates of a strip of query blocks. Those of key blocks that no query can see
- * stay NaN. Other threads may read them after a barrier. */
-DIL_INLINE void estimate_head(const dil_choose_params &p, const dil_choice_row &c,
-                              int b, int h, int first, float *estimate) {
-  int per = rows_of_block(c), blocks = p.strip;
-  const float *means = mean_at(p, c, b, h / (HEADS / KV_HEADS), 0, 0);
-  for (int bj = threadIdx.x; bj < p.keys && !stores_all(c); bj += DIL_CHOOSE_THREADS)
-    for (int k = 0; k < blocks; k++)
-      estimate[(long long)k * p.width + bj] = not_a_number();
-#pragma unroll 1
-  for (int from = 0; from < blocks * per; from += rows_at_once(p, c)) {
-    __syncthreads();
-    if (has_products(c)) {
-      estimate_by_products(p, c, b, h, means, first, from, estimate);
-      continue;
-    }
-    load_rows(p, c, b, h, first, from);
-    __syncthreads();
-#pragma unroll 1
-    for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-      if (!window_misses(p, c, first, from, bj, bj))
-        meet_block(p, means, per, from, bj, estimate);
-  }
-  __syncthreads();
-}
-
-/* The call's own numbers, in whatever rank they have. A thread has those of several
- * query blocks in flight. */
-DIL_INLINE void read_head(const dil_choose_params &p, const dil_choice_row &c,
-                          int b, int h, int first, float *estimate) {
-  enum { AHEAD = 8 };
-  const dil_device_input &g = p.of.input[c.gate];
-  int rank = dil_inputs[c.gate].rank;
-  const float *from = (const float *)g.data;
-  if (rank > 3) from += b * g.stride[rank - 4];
-  if (rank > 2) from += h * g.stride[rank - 3];
-  int blocks = dil_min(p.strip, p.queries - first);
-  long long apart = g.stride[rank - 2];
-#pragma unroll 1
-  for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-#pragma unroll 1
-    for (int k = 0; k < blocks; k += AHEAD) {
-      const float *at = from + (first + k) * apart + bj * g.stride[rank - 1];
-      float x[AHEAD], *to = estimate + (long long)k * p.width + bj;
-#pragma unroll
-      for (int i = 0; i < AHEAD; i++, at += apart)
-        if (k + i < blocks) x[i] = *at;
-#pragma unroll
-      for (int i = 0; i < AHEAD; i++, to += p.width)
-        if (k + i < blocks) *to = x[i];
-    }
-}
-
-DIL_INLINE bool serves(const dil_branch_row &branch, int h) {
-  return h >= branch.head_first && h <= branch.head_last;
-}
-
-DIL_INLINE void estimate_one(const dil_choose_params &p, const dil_choice_row &c,
-                             int b, int h, int first, float *estimate) {
-  if (c.estimate == DIL_ESTIMATE_INPUT) read_head(p, c, b, h, first, estimate);
-  else estimate_head(p, c, b, h, first, estimate);
-}
-
-/* Estimates of a group of heads: the sums over those that the branch serves. Where
- * heads choose alone there is no room for sums. Each thread adds those of its own
- * key blocks. Returns where the sums are. */
-DIL_INLINE const float *estimate_group(const dil_choose_params &p,
-                                       const dil_choice_row &c, int b, int group,
-                                       int first, float *estimate, float *total) {
-  bool begun = false;
-#pragma unroll 1
-  for (int h = group * c.group; h < (group + 1) * c.group; h++) {
-    if (!serves(BRANCH(c.branch), h)) continue;
-    estimate_one(p, c, b, h, first, estimate);
-    if (c.group == 1) return estimate;
-    for (int bj = threadIdx.x; bj < p.keys; bj += DIL_CHOOSE_THREADS)
-      for (int k = 0; k < p.strip; k++) {
-        long long at = (long long)k * p.width + bj;
-        total[at] = begun ? __fadd_rn(total[at], estimate[at]) : estimate[at];
-      }
-    begun = true;
-    __syncthreads();
-  }
-  return total;
-}
-
+#include "templates/general/choose_estimates.cuh"
 #include "templates/general/choose_blocks.cuh"
+
+#include "templates/general/choose_lanes.cuh"
+#include "templates/general/choose_near.cuh"
 
 /* ---- lists --------------------------------------------------------------- */
 
@@ -365,24 +203,61 @@ DIL_INLINE void choose_block(const dil_choose_params &p, const dil_choice_row &c
   write_lists(p, c, b, group, bi, rank, least_chosen(p, c, rank, sorted));
 }
 
-#include "templates/general/choose_lanes.cuh"
+/* Writes the lane's key blocks behind those of the lanes before it. */
+DIL_INLINE void write_blocks(const dil_choose_params &p, const dil_choice_row &c,
+                             int b, int group, int bi, int first, int lanes,
+                             unsigned chosen, bool there) {
+  int place = sum_before(__popc(chosen), lanes);
+  int written = sum_lanes(__popc(chosen), lanes);
+  if (!there) return;
+#pragma unroll 1
+  for (; chosen; chosen &= chosen - 1)
+    write_place(p, c, b, group, bi, place++, first + __ffs((int)chosen) - 1);
+  write_lengths(p, c, b, group, bi, written, threadIdx.x & (lanes - 1), lanes);
+}
 
-/* Warps wait for all estimates, and thereafter the next strip's for all warps. */
+/* Some lanes choose for block bi of queries, which may not be `there`. The whole warp
+ * comes here. Where estimates are coarse, the best are sought twice, by the same code. */
+template <int OWN_KEYS, bool BY_SHARE>
+DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row &c,
+                                int b, int group, int bi, int lanes, float *estimate,
+                                bool there) {
+  int first = (int)(threadIdx.x & (lanes - 1)) * OWN_KEYS;
+  lane_choice x = choice_of_lanes<OWN_KEYS>(p, c, b, group, bi, lanes, there);
+  bool coarse = COARSE && !BY_SHARE && p.coarse;
+  unsigned best;
+#pragma unroll 1
+  for (;; coarse = false) {
+    best = best_blocks<OWN_KEYS, BY_SHARE>(estimate + first, lanes, x.own.scored, x.taken,
+                                           c.share, x.all || x.taken == 0);
+    if (!coarse) break;
+    refine<OWN_KEYS>(p, c, b, group, bi, lanes, x, best, estimate);
+  }
+  unsigned chosen = x.own.always;
+  if (x.all) chosen |= x.own.scored;
+  else if (x.taken > 0) chosen |= best;
+  write_blocks(p, c, b, group, bi, first, lanes, chosen, there);
+}
+
+/* Warps wait for all estimates, and thereafter the next strip's for all warps; but coarse
+ * ones stand in memory, and each warp changes its own. */
 template <int OWN_KEYS>
 DIL_INLINE void choose_strip_by_lanes(const dil_choose_params &p,
                                       const dil_choice_row &c, int b, int group,
-                                      int first, const float *sum) {
+                                      int first, float *sum) {
   int lanes = lanes_of_keys<OWN_KEYS>(p.keys), each = DIL_CHOOSE_THREADS / lanes;
-  __syncthreads();
+  if (!(COARSE && p.coarse)) __syncthreads();
 #pragma unroll 1
   for (int from = 0; from < p.strip; from += each) {
     int k = from + threadIdx.x / lanes;
     if (from + (int)(threadIdx.x & ~31) / lanes >= p.strip) break;
     bool there = k < p.strip && first + k < p.queries;
-    choose_by_lanes<OWN_KEYS>(p, c, b, group, first + k, lanes,
-                          sum + (long long)k * p.width, there);
+    float *own = sum + (there ? (long long)k * p.width : 0);
+    if (c.share > 0)
+      choose_by_lanes<OWN_KEYS, true>(p, c, b, group, first + k, lanes, own, there);
+    else choose_by_lanes<OWN_KEYS, false>(p, c, b, group, first + k, lanes, own, there);
   }
-  __syncthreads();
+  if (!(COARSE && p.coarse)) __syncthreads();
 }
 
 DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c,
@@ -393,12 +268,14 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   float *estimate = (float *)(p.own + blockIdx.x * p.own_bytes);
   float *total = estimate + (c.group > 1 ? (long long)strip * p.width : 0);
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
-  const float *sum = estimate_group(p, c, b, group, first, estimate, total);
+  float *sum;
+#if COARSE
+  if (p.coarse) sum = coarse_estimates(p, b, group, first);
+  else
+#endif
+    sum = estimate_group(p, c, b, group, first, estimate, total);
   if (DIL_CHOOSE_BY_LANES(p.keys)) {
-    int own = DIL_CHOOSE_OF_LANE(p.keys);
-    if (own == DIL_CHOOSE_FEW)
-      choose_strip_by_lanes<DIL_CHOOSE_FEW>(p, c, b, group, first, sum);
-    else if (own == DIL_CHOOSE_SOME)
+    if (DIL_CHOOSE_OF_LANE(p.keys, COARSE) == DIL_CHOOSE_SOME)
       choose_strip_by_lanes<DIL_CHOOSE_SOME>(p, c, b, group, first, sum);
     else choose_strip_by_lanes<DIL_CHOOSE_MOST>(p, c, b, group, first, sum);
     return;
@@ -409,14 +286,26 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
                  rank + p.width);
 }
 
-extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 4)
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, COARSE ? 2 : 4)
     dil_choose(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = choice_of(p);
   int strip = p.strip, strips = (p.queries + strip - 1) / strip;
-  long long items = (long long)p.of.batches * (HEADS / c.group) * strips;
+  long long before = p.first_head / c.group * (long long)strips;
+  long long items = p.some_heads / c.group * (long long)strips;
 #pragma unroll 1
   for (long long item = blockIdx.x; item < items; item += gridDim.x)
-    choose_strip(p, c, item);
+    choose_strip(p, c, before + item);
+}
+
+/* A thread block makes the coarse estimates of a strip. */
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
+    dil_choose_coarse(const __grid_constant__ dil_choose_params p) {
+#if COARSE
+  int strips = (p.queries - 1) / p.coarse_strip + 1;
+  int head = p.first_head + blockIdx.x / strips;
+  estimate_coarsely(p, choice_of(p), head / HEADS, head % HEADS,
+                    blockIdx.x % strips * p.coarse_strip);
+#endif
 }
 
 /* A thread block moves the lists of `joined` query blocks, as many as it has threads at
@@ -462,6 +351,8 @@ extern "C" __global__ void
 dil_choose_means(const __grid_constant__ dil_choose_params) {}
 extern "C" __global__ void
 dil_choose(const __grid_constant__ dil_choose_params) {}
+extern "C" __global__ void
+dil_choose_coarse(const __grid_constant__ dil_choose_params) {}
 extern "C" __global__ void
 dil_choose_join(const __grid_constant__ dil_choose_params) {}
 

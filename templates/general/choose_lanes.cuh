@@ -1,9 +1,9 @@
 /* choose_lanes.cuh - the best blocks of keys where there are few: some lanes of a warp
  * choose for a block of queries by themselves, and need no barrier. In: a block of
- * queries, estimates in f32. Out: its lists, as choose_block writes them; only where a
- * share is wanted to the last bits may they differ by a block. A lane has OWN_KEYS
+ * queries, estimates in f32. Out: the best of them, as least_chosen finds them; only where
+ * a share is wanted to the last bits may they differ by a block. A lane has OWN_KEYS
  * neighbouring key blocks, a bit of a word each, and the lanes of a block of queries are
- * neighbours. choose.cuh includes this file behind its lists. */
+ * neighbours. choose.cuh includes this file behind choose_blocks.cuh. */
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 
@@ -210,43 +210,25 @@ DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned score
   return best;
 }
 
-/* Writes the lane's key blocks behind those of the lanes before it. */
-DIL_INLINE void write_blocks(const dil_choose_params &p, const dil_choice_row &c,
-                             int b, int group, int bi, int first, int lanes,
-                             unsigned chosen, bool there) {
-  int place = sum_before(__popc(chosen), lanes);
-  int written = sum_lanes(__popc(chosen), lanes);
-  if (!there) return;
-#pragma unroll 1
-  for (; chosen; chosen &= chosen - 1)
-    write_place(p, c, b, group, bi, place++, first + __ffs((int)chosen) - 1);
-  write_lengths(p, c, b, group, bi, written, threadIdx.x & (lanes - 1), lanes);
-}
+/* The choice of the lanes of a block of queries: so many of the key blocks that are
+ * scored, or `all` of them. */
+struct lane_choice {
+  lane_blocks own;
+  int taken;
+  bool all;
+};
 
-/* Chooses for block bi of queries, which may not be `there`. The whole warp comes
- * here. */
 template <int OWN_KEYS>
-DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row &c,
-                                int b, int group, int bi, int lanes,
-                                const float *estimate, bool there) {
+DIL_INLINE lane_choice choice_of_lanes(const dil_choose_params &p,
+                                       const dil_choice_row &c, int b, int group,
+                                       int bi, int lanes, bool there) {
   int first = (int)(threadIdx.x & (lanes - 1)) * OWN_KEYS;
   lane_blocks own = {0, 0};
   if (there) own = find_candidates<OWN_KEYS>(p, c, b, group, bi, first);
   int always = sum_lanes(__popc(own.always), lanes);
   int scored = sum_lanes(__popc(own.scored), lanes);
   int taken = dil_min(dil_max(c.most - always, 0), scored);
-  bool by_share = c.share > 0, all = taken == scored && !by_share;
-  unsigned best;
-  if (by_share)
-    best = best_blocks<OWN_KEYS, true>(estimate + first, lanes, own.scored, taken,
-                                       c.share, taken == 0);
-  else
-    best = best_blocks<OWN_KEYS, false>(estimate + first, lanes, own.scored, taken, 0,
-                                        all || taken == 0);
-  unsigned chosen = own.always;
-  if (all) chosen |= own.scored;
-  else if (taken > 0) chosen |= best;
-  write_blocks(p, c, b, group, bi, first, lanes, chosen, there);
+  return {own, taken, taken == scored && c.share <= 0};
 }
 
 #endif

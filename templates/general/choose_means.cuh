@@ -192,6 +192,46 @@ DIL_INLINE void add_block(const dil_choose_params &p, const dil_choice_row &c,
   }, sum);
 }
 
+/* Where choose_coarse.cuh is wanted, and where number d of the coarse mean of a key block
+ * stands: as the first operand of products, 16 blocks by 16 numbers, 16 bytes a lane. */
+#define COARSE (CHOICES_COARSE && ELEMENT && HEAD_DIM <= 256)
+#if COARSE
+#define SMALLEST 1e-18f /* more than the length of numbers whose squares vanish */
+
+DIL_INLINE unsigned short *coarse_mean(const dil_choose_params &p, long long block,
+                                       int d) {
+  int row = (int)(block % 16), column = d % 16;
+  int lane = row % 8 * 4 + column / 4, pair = row / 8 + column % 4 / 2 * 2;
+  return p.coarse + block / 16 * 16 * MEAN_DEPTH + d / 16 * 256 + lane * 8 + pair * 2 +
+         d % 2;
+}
+
+/* Writes a mean as elements, and how far a product of both with a row may differ for
+ * each unit of the row's length: what rounding took from the mean, and beside it 2^-16
+ * of the mean, more than sums of f32 lose. Squares of the smallest numbers vanish, which
+ * SMALLEST makes good. A lane has each 32nd number. */
+DIL_INLINE void write_coarse(const dil_choose_params &p, const mean_block &m) {
+  long long block = (m.to - p.means) / MEAN_DEPTH;
+  float lost = 0, length = 0;
+#pragma unroll 1
+  for (int d = threadIdx.x & 31; d < MEAN_DEPTH; d += 32) {
+    float all = m.to[d];
+    element near = narrow(all);
+    float less = __fsub_rn(all, widen(near));
+    *coarse_mean(p, block, d) = near;
+    lost = fmaf(less, less, lost);
+    length = fmaf(all, all, length);
+  }
+#pragma unroll
+  for (int away = 16; away > 0; away /= 2) {
+    lost += __shfl_xor_sync(0xffffffffu, lost, away);
+    length += __shfl_xor_sync(0xffffffffu, length, away);
+  }
+  if ((threadIdx.x & 31) == 0)
+    p.lost[block] = __fsqrt_rn(lost) + 0x1p-16f * __fsqrt_rn(length) + SMALLEST;
+}
+#endif
+
 /* Several warps add up a block of many rows. Zeros stand where a block has no rows,
  * and behind the numbers of a mean. Thread blocks of key blocks come first, then those
  * of query blocks, if they have means of their own. */
@@ -226,6 +266,9 @@ dil_choose_means(const __grid_constant__ dil_choose_params p) {
     if (m.end > m.first) all = __fdiv_rn(all, (float)(m.end - m.first));
     m.to[d * m.apart] = all;
   }
+#if COARSE
+  if (p.coarse && !queries) write_coarse(p, m);
+#endif
 }
 
 #endif

@@ -85,6 +85,12 @@ DIL_INLINE void split_four(float4 x, tf32_parts &m, int half) {
   split_mean(x.w, m.high[1][half + 2], m.low[1][half + 2]);
 }
 
+#if ELEMENT == 1
+typedef bf16_parts row_parts; /* those that meet rows of queries */
+#else
+typedef tf32_parts row_parts;
+#endif
+
 template <int TILES>
 DIL_INLINE void multiply_parts(float (*sum)[4], const tf32_parts &m,
                                const uint2 (&q)[TILES][1]) {
@@ -101,11 +107,22 @@ DIL_INLINE void multiply_parts(float (*sum)[4], const tf32_parts &m,
       }
 }
 
-/* `row`: the lane's numbers of the mean of its first key block. */
-DIL_INLINE void load_means(const float *row, float4 (&mean)[2]) {
+/* The means of a lane's two key blocks, from its own numbers on. */
+struct lane_means {
+  const float *of[2];
+};
+
+/* Of key blocks bj and those behind it. */
+DIL_INLINE lane_means means_behind(const float *means, int bj) {
+  int lane = threadIdx.x & 31;
+  const float *mean = means + (long long)(bj + lane / 4) * MEAN_DEPTH + lane % 4 * 4;
+  return {{mean, mean + 8 * MEAN_DEPTH}};
+}
+
+DIL_INLINE void load_means(const lane_means &from, int depth, float4 (&mean)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; half++)
-    mean[half] = *(const float4 *)(row + half * 8 * MEAN_DEPTH);
+    mean[half] = *(const float4 *)(from.of[half] + depth);
 }
 
 /* ---- rows -------------------------------------------------------------------- */
@@ -134,10 +151,11 @@ DIL_INLINE void load_mean_rows(const dil_choose_params &p, const dil_choice_row 
   }
 }
 
-/* Rows `from` and those behind it of a strip that begins with block `first`: 16 bytes
- * of a row a lane. Loads of all its rows are started together. */
+/* Rows `from` and those behind it of a strip of `blocks` that begins with block `first`:
+ * 16 bytes of a row a lane. Loads of all its rows are started together. They become rows
+ * `to` and those behind it. */
 DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row &c,
-                               int b, int h, int first, int from) {
+                               int b, int h, int first, int blocks, int from, int to) {
   enum { APART = DIL_CHOOSE_WARPS * MEAN_ROWS, TURNS = (DIL_CHOOSE_TALL - 1) / APART + 1 };
   int per = rows_of_block(c), lane = threadIdx.x & 31;
   int own = threadIdx.x / 32 * MEAN_ROWS + lane / MEAN_LANES;
@@ -147,10 +165,10 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
     int n = own + i * APART, row = from + n, block = row / per;
     choose_place at = place_of(p, c, b, first + block);
     int t = at.bi * c.query_block + row % per;
-    bool there = block < p.strip && at.bi < p.queries && t >= at.first &&
+    bool there = block < blocks && at.bi < p.queries && t >= at.first &&
                  t <= at.last;
     source[i] = there ? query_at(p.of, c, at, t, h) : nullptr;
-    if (n < DIL_CHOOSE_TALL && lane % MEAN_LANES == 0) CHOOSING.there[n] = there;
+    if (n < DIL_CHOOSE_TALL && lane % MEAN_LANES == 0) CHOOSING.there[to + n] = there;
   }
 #pragma unroll
   for (int k = 0; k < MEAN_SLOTS; k++) {
@@ -162,44 +180,52 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
 #pragma unroll
     for (int i = 0; i < TURNS; i++)
       if (unit < MEAN_UNITS && own + i * APART < DIL_CHOOSE_TALL)
-        *(uint4 *)(tall_row(own + i * APART) + unit * MEAN_UNIT) = x[i];
+        *(uint4 *)(tall_row(to + own + i * APART) + unit * MEAN_UNIT) = x[i];
   }
 }
 
 /* ---- products ---------------------------------------------------------------- */
 
-/* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. Products of
- * several rows stand between two that add to the same sums. The next means are read
- * ahead where registers are left. */
-template <class parts, int TILES, int PARTS>
-DIL_INLINE void multiply_means(const float *means, int bj, float (&sum)[TILES][4]) {
-  enum {
-    AHEAD = PARTS == 1 ? 4 : 2, /* tiles whose products alternate */
-    READS_AHEAD = TILES < TALL_TILES
-  };
-  int lane = threadIdx.x & 31;
-  const float *mean = means + (long long)(bj + lane / 4) * MEAN_DEPTH + lane % 4 * 4;
-  const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
+template <int TILES> DIL_INLINE void clear_sums(float (&sum)[TILES][4]) {
 #pragma unroll
   for (int e = 0; e < TILES * 4; e++) sum[e / 4][e % 4] = 0;
+}
+
+/* Adds the products of 16 numbers. The lane's numbers of rows lane / 4 and 8 n more begin
+ * at `row`, those of other parts behind them, and rows stand `pitch` apart. Products of
+ * AHEAD tiles stand between two that add to the same sums. */
+template <int PARTS, int AHEAD, class parts, int TILES>
+DIL_INLINE void multiply_step(const parts &m, const unsigned short *row, int pitch,
+                              float (&sum)[TILES][4]) {
+#pragma unroll
+  for (int n = 0; n < TILES; n += AHEAD) {
+    uint2 q[AHEAD][PARTS];
+#pragma unroll
+    for (int k = 0; k < AHEAD * PARTS; k++)
+      q[k / PARTS][k % PARTS] =
+          *(const uint2 *)(row + 8 * (k % PARTS * TILES + n + k / PARTS) * pitch);
+    multiply_parts(sum + n, m, q);
+  }
+}
+
+/* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. The next means are
+ * read ahead where registers are left. */
+template <class parts, int TILES, int PARTS>
+DIL_INLINE void multiply_means(const lane_means &means, float (&sum)[TILES][4]) {
+  enum { READS_AHEAD = TILES < TALL_TILES, AHEAD = PARTS == 1 ? 4 : 2 };
+  int lane = threadIdx.x & 31;
+  const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
   float4 next[2];
-  if (READS_AHEAD) load_means(mean, next);
+  clear_sums(sum);
+  if (READS_AHEAD) load_means(means, 0, next);
 #pragma unroll 1
   for (int depth = 0; depth < MEAN_DEPTH; depth += 16, row += 16) {
     parts m;
-    if (!READS_AHEAD) load_means(mean + depth, next);
+    if (!READS_AHEAD) load_means(means, depth, next);
     split_four(next[0], m, 0);
     split_four(next[1], m, 1);
-    if (READS_AHEAD && depth + 16 < MEAN_DEPTH) load_means(mean + depth + 16, next);
-#pragma unroll
-    for (int n = 0; n < TILES; n += AHEAD) {
-      uint2 q[AHEAD][PARTS];
-#pragma unroll
-      for (int k = 0; k < AHEAD * PARTS; k++)
-        q[k / PARTS][k % PARTS] = *(const uint2 *)(
-            row + 8 * (k % PARTS * TILES + n + k / PARTS) * QUERY_PITCH);
-      multiply_parts(sum + n, m, q);
-    }
+    if (READS_AHEAD && depth + 16 < MEAN_DEPTH) load_means(means, depth + 16, next);
+    multiply_step<PARTS, AHEAD>(m, row, QUERY_PITCH, sum);
   }
 }
 
@@ -238,9 +264,9 @@ DIL_INLINE void meet_plainly(const dil_choose_params &p, const dil_choice_row &c
   }
 }
 
-/* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more. */
-template <int TILES> DIL_INLINE unsigned own_rows() {
-  const bool *own = CHOOSING.there + (threadIdx.x & 3) * 2;
+/* Which of a lane's rows exist, a bit each: 8 n + 2 c and 1 more behind row `first`. */
+template <int TILES> DIL_INLINE unsigned own_rows(int first) {
+  const bool *own = CHOOSING.there + first + (threadIdx.x & 3) * 2;
   unsigned there = 0;
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
@@ -323,16 +349,17 @@ template <class parts, int TILES, int PARTS>
 DIL_INLINE void meet_by_products(const dil_choose_params &p, const dil_choice_row &c,
                                  const tall_rows &r, const float *means,
                                  float *estimate) {
-  int block = r.from / r.per;
+  int block = r.from / r.per, last = (r.from + rows_at_once(p, c) - 1) / r.per;
   int rows = stores_all(c) ? r.per : (block + 1) * r.per - r.from;
-  unsigned there = own_rows<TILES>();
+  unsigned there = own_rows<TILES>(0);
 #pragma unroll 1
   for (int bj = threadIdx.x / 32 * WARP_KEYS; bj < p.keys;
        bj += DIL_CHOOSE_WARPS * WARP_KEYS) {
     float sum[TILES][4];
-    bool missed = window_misses(p, c, r.first, r.from, bj, bj + WARP_KEYS - 1);
+    bool missed = window_misses(c, r.first + block, r.first + last, bj,
+                                bj + WARP_KEYS - 1);
     if (missed && !stores_all(c)) continue;
-    if (!missed) multiply_means<parts, TILES, PARTS>(means, bj, sum);
+    if (!missed) multiply_means<parts, TILES, PARTS>(means_behind(means, bj), sum);
     if (missed || are_finite(sum)) {
       unsigned any = missed ? 0 : there;
       if (r.per == 1) store_rows(p, any, bj, sum, estimate);
@@ -354,14 +381,9 @@ DIL_INLINE void estimate_by_products(const dil_choose_params &p,
   tall_rows r = {b, h, first, from, rows_of_block(c)};
 #if CHOICES_EACH && ELEMENT
   if (is_tall(c)) {
-#if ELEMENT == 1
-    typedef bf16_parts parts;
-#else
-    typedef tf32_parts parts;
-#endif
-    load_tall_rows(p, c, b, h, first, from);
+    load_tall_rows(p, c, b, h, first, p.strip, from, 0);
     __syncthreads();
-    meet_by_products<parts, TALL_TILES, 1>(p, c, r, means, estimate);
+    meet_by_products<row_parts, TALL_TILES, 1>(p, c, r, means, estimate);
   }
 #endif
 #if CHOICES_MEANS

@@ -117,6 +117,14 @@ typedef struct dil_choose_params {
    * [batches][KV_HEADS][width][depth]; depth is DIL_CHOOSE_DEPTH of HEAD_DIM. */
   float *means;
   float *query_means; /* of query blocks, [batches][HEADS][queries][depth]; or NULL */
+  /* Means of key blocks rounded to elements, as matrix units take them, and how far
+   * products with them may be off: of each block, beside the length of the other factor.
+   * NULL: no estimates are coarse at first. */
+  unsigned short *coarse;
+  float *lost; /* [batches][KV_HEADS][width] */
+  /* Of some heads, the coarse estimates [heads][queries][width]; of all, the length of
+   * the longest row of each query block, [batches][HEADS][queries]. */
+  float *estimates, *reach;
   int *list, *length; /* [batches][HEADS][queries][room], without the last */
   char *own;          /* a thread block's rooms: own_bytes each */
   long long own_bytes;
@@ -127,6 +135,8 @@ typedef struct dil_choose_params {
                          them */
   int room;
   int strip;          /* blocks of queries that a thread block takes together */
+  int coarse_strip;   /* the same of dil_choose_coarse */
+  int first_head, some_heads; /* heads of all batch rows that a launch chooses for */
   int joined;         /* the same of dil_choose_join */
 } dil_choose_params;
 
@@ -138,7 +148,10 @@ enum {
   DIL_CHOOSE_STRIP = 32, /* means of queries that do so at once, at most */
   DIL_CHOOSE_PARTS = 3, /* parts of such a mean, 16 bits each */
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
-  DIL_CHOOSE_BYTES = 1880 /* of dil_choose_params, as above */
+  DIL_COARSE_ROWS = 256, /* rows that meet coarse means at once, at most */
+  DIL_COARSE_BYTES = 72 << 10, /* of shared memory, for these rows */
+  DIL_NEAR_PIECES = 4, /* of 16 numbers of TALL rows, that each warp has room for */
+  DIL_CHOOSE_BYTES = 1928 /* of dil_choose_params, as above */
 };
 
 /* Warps that add up a block of keys: a power of 2, 8 at most. */
@@ -160,18 +173,26 @@ enum {
   ((each) && (element_bytes) == 2 &&                                         \
    ((query_block) == 1 || (query_block) % 8 == 0))
 
+/* Rows of a strip that meet coarse means at once (choose_coarse.cuh), and whether blocks
+ * of queries do so whose rows meet key blocks by products: where they choose alone among
+ * so many key blocks. */
+#define DIL_COARSE_ROWS_OF(head_dim)                                         \
+  ((head_dim) <= 128 ? DIL_COARSE_ROWS : DIL_COARSE_ROWS / 2)
+#define DIL_CHOOSE_IS_COARSE(query_block, head_dim, keys)                    \
+  ((query_block) > 1 && (head_dim) <= 256 &&                                 \
+   (query_block) <= DIL_COARSE_ROWS_OF(head_dim) && DIL_CHOOSE_BY_LANES(keys))
+
 /* Whether blocks of queries have means of their own in memory, which meet the key
  * blocks by matrix products: those of many rows. */
 #define DIL_CHOOSE_HAS_MEANS(query_block, mean) ((mean) && (query_block) >= 16)
 
 /* Key blocks of a lane where some lanes choose for a block of queries
- * (choose_lanes.cuh): few, some, or at most so many. */
-enum { DIL_CHOOSE_FEW = 8, DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
+ * (choose_lanes.cuh). Code that refines coarse estimates is long: there is one copy. */
+enum { DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
 /* Whether they choose among so many key blocks, and how many of them a lane has. */
 #define DIL_CHOOSE_BY_LANES(keys) ((keys) <= 32 * DIL_CHOOSE_MOST)
-#define DIL_CHOOSE_OF_LANE(keys)                                             \
-  ((keys) <= 32 * DIL_CHOOSE_FEW ? DIL_CHOOSE_FEW                            \
-   : (keys) <= 32 * DIL_CHOOSE_SOME ? DIL_CHOOSE_SOME : DIL_CHOOSE_MOST)
+#define DIL_CHOOSE_OF_LANE(keys, coarse)                                     \
+  (!(coarse) && (keys) <= 32 * DIL_CHOOSE_SOME ? DIL_CHOOSE_SOME : DIL_CHOOSE_MOST)
 
 /* Numbers of a mean in memory, with zeros behind them; and of a row of queries in
  * shared memory, where lanes of several rows read at once without conflicts. */

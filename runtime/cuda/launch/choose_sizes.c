@@ -24,6 +24,12 @@ static bool has_query_means(const dil_choice *c) {
   return DIL_CHOOSE_HAS_MEANS(c->query_block, c->estimate == DIL_ESTIMATE_MEAN);
 }
 
+/* Whether estimates are made with coarse means first. */
+static bool is_coarse(const dil_table *t, const dil_choice *c, int32_t keys) {
+  return is_tall(t, c) && c->share <= 0 && !c->shared &&
+         DIL_CHOOSE_IS_COARSE(c->query_block, t->head_dim, keys);
+}
+
 static int64_t heads_that_choose(const dil_table *t, const dil_choice *c) {
   return c->shared ? t->kv_heads : t->heads;
 }
@@ -34,9 +40,9 @@ static bool sorts(const dil_choice *c, int32_t keys) {
 }
 
 /* Blocks of queries for which the lanes of a thread block choose at once. */
-static int32_t chosen_at_once(int32_t keys) {
-  int32_t lanes = 1;
-  while (lanes < 32 && lanes * DIL_CHOOSE_OF_LANE(keys) < keys) lanes *= 2;
+static int32_t chosen_at_once(int32_t keys, bool coarse) {
+  int32_t lanes = 1, own = DIL_CHOOSE_OF_LANE(keys, coarse);
+  while (lanes < 32 && lanes * own < keys) lanes *= 2;
   return DIL_CHOOSE_THREADS / lanes;
 }
 
@@ -67,12 +73,23 @@ static int32_t strip_of_rows(const cuda_run *r, const dil_choice *c, int32_t row
   return strip;
 }
 
+/* Blocks whose rows meet coarse means at once, with the same condition. */
+static int32_t strip_of_coarse(const cuda_run *r, const dil_choice *c, int32_t queries) {
+  enum { AT_ONCE = 2 /* thread blocks of a processor */ };
+  int32_t strip = DIL_COARSE_ROWS_OF(r->table->head_dim) / c->query_block;
+  int64_t lines = r->B * r->table->heads * queries;
+  int64_t places = (int64_t)AT_ONCE * r->device->facts.processors;
+  while (strip > 1 && 2 * lines < 3 * strip * places) strip /= 2;
+  return strip;
+}
+
 /* Blocks of queries that a thread block takes together: they share reads of means. */
 static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
                         int32_t keys) {
   int32_t rows = is_tall(r->table, c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
-  if (c->estimate == DIL_ESTIMATE_INPUT)
-    return (int32_t)minimum(chosen_at_once(keys), DIL_CHOOSE_TALL);
+  bool coarse = is_coarse(r->table, c, keys);
+  if (c->estimate == DIL_ESTIMATE_INPUT || coarse)
+    return (int32_t)minimum(chosen_at_once(keys, coarse), DIL_CHOOSE_TALL);
   if (has_query_means(c)) return strip_of_means(r, c, queries, keys);
   if (c->estimate == DIL_ESTIMATE_EACH && c->query_block > 1)
     return strip_of_rows(r, c, rows, queries, keys);
@@ -91,7 +108,22 @@ int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p) {
   int32_t rows = DIL_CHOOSE_ROWS * row_bytes(t, 2); /* of f32 */
   if (is_tall(t, c)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
   if (has_query_means(c)) rows = p->strip * row_bytes(t, DIL_CHOOSE_PARTS);
+  if (is_coarse(t, c, p->keys))
+    rows = DIL_CHOOSE_WARPS * DIL_NEAR_PIECES * DIL_CHOOSE_TALL * 16 * 2;
   return rows + DIL_CHOOSE_SHARED;
+}
+
+int32_t cuda_coarse_shared(const dil_table *t, const dil_choose_params *p) {
+  int32_t rows = p->coarse_strip * t->choices[p->choice].query_block;
+  return (int32_t)round_up(rows, DIL_CHOOSE_TALL) * row_bytes(t, 1) + DIL_CHOOSE_SHARED;
+}
+
+/* Heads whose coarse estimates are in memory together. */
+static int32_t heads_at_once(const cuda_run *r, const dil_choose_params *p) {
+  enum { MOST_BYTES = 32 << 20 };
+  int64_t head = p->queries * (int64_t)p->width * (int64_t)sizeof(float);
+  int64_t heads = r->B * r->table->heads;
+  return (int32_t)minimum(heads, maximum(MOST_BYTES / maximum(head, 1), 1));
 }
 
 static int32_t power_above(int32_t count) {
@@ -110,6 +142,12 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.room = (int)dil_choice_room(c, r->M);
   p.strip = strip_of(r, c, p.queries, p.keys);
   p.joined = joined_of(p.queries);
+  p.some_heads = (int)(r->B * r->table->heads);
+  if (is_coarse(r->table, c, p.keys)) {
+    p.coarse_strip = strip_of_coarse(r, c, p.queries);
+    p.some_heads = heads_at_once(r, &p);
+    return p;
+  }
   int64_t estimates = p.strip * (int64_t)p.width;
   p.own_bytes = estimates * (c->shared ? 2 : 1) * (int64_t)sizeof(float) +
                 (p.width + p.sorted) * (int64_t)sizeof(uint64_t);
@@ -123,14 +161,26 @@ cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
   int64_t strips = (p->queries + p->strip - 1) / p->strip;
   int64_t lines = r->B * t->heads * p->queries;
   bool means = c->estimate != DIL_ESTIMATE_INPUT;
-  int64_t each = p->own_bytes < MUCH_MEMORY ? BLOCKS_A_PROCESSOR : FEW_BLOCKS;
-  cuda_choose_layout at = {.blocks = minimum(each * r->device->facts.processors,
-                                             r->B * heads_that_choose(t, c) * strips)};
-  int64_t mean = DIL_CHOOSE_DEPTH(t->head_dim) * (int64_t)sizeof(float);
-  at.query_means = means ? round_up(r->B * t->kv_heads * mean * p->width, 256) : 0;
-  at.list = at.query_means;
-  if (has_query_means(c))
-    at.list += round_up(r->B * t->heads * p->queries * mean, 256);
+  cuda_choose_layout at = {.has_query_means = has_query_means(c),
+                           .is_coarse = is_coarse(t, c, p->keys)};
+  bool few = p->own_bytes >= MUCH_MEMORY;
+  at.blocks = minimum((few ? FEW_BLOCKS : BLOCKS_A_PROCESSOR) * r->device->facts.processors,
+                      r->B * heads_that_choose(t, c) * strips);
+  int64_t depth = DIL_CHOOSE_DEPTH(t->head_dim);
+  int64_t mean = depth * (int64_t)sizeof(float), key_blocks = r->B * t->kv_heads * p->width;
+  at.query_means = means ? round_up(key_blocks * mean, 256) : 0;
+  at.coarse = at.query_means;
+  if (at.has_query_means)
+    at.coarse += round_up(r->B * t->heads * p->queries * mean, 256);
+  at.lost = at.coarse;
+  if (at.is_coarse) at.lost += round_up(key_blocks * depth * 2, 256);
+  at.list = at.lost;
+  if (at.is_coarse) {
+    at.estimates = at.lost + round_up(key_blocks * (int64_t)sizeof(float), 256);
+    at.reach = at.estimates + round_up((int64_t)p->some_heads * p->queries * p->width *
+                                           (int64_t)sizeof(float), 256);
+    at.list = at.reach + round_up(lines * (int64_t)sizeof(float), 256);
+  }
   at.length = at.list + round_up(lines * p->room * 4, 256);
   at.own = at.length + round_up(lines * 4, 256);
   at.end = at.own + round_up(at.blocks * p->own_bytes, 256);

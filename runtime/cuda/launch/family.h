@@ -71,6 +71,7 @@ typedef struct cuda_family {
                                    that is made of them */
   const char *entry[DIL_CUDA_ENTRIES]; /* names of the cubin's functions; NULL
                                           ends the list */
+  int32_t beside; /* bytes of shared memory that entries behind the first may take */
   /* Make and free cuda_code.memory; NULL: the family has none. */
   dil_status (*open)(const dil_table *table, cuda_code *code);
   void (*close)(cuda_code *code);
@@ -118,13 +119,16 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
 /* choose_sizes.c: where the arrays of one choice stand behind each other, means of
  * key blocks first. */
 typedef struct cuda_choose_layout {
-  int64_t query_means, list, length, own, end; /* query_means = list: none */
+  int64_t query_means, coarse, lost, estimates, reach, list, length, own, end;
+  bool has_query_means, is_coarse; /* else these have no room */
   int64_t blocks; /* thread blocks of dil_choose */
 } cuda_choose_layout;
 /* The sizes of a choice, without the call and without memory. */
 dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice);
 /* Bytes of shared memory that a thread block of dil_choose has. */
 int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p);
+/* The same of dil_choose_coarse. */
+int32_t cuda_coarse_shared(const dil_table *t, const dil_choose_params *p);
 cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
                                        const dil_choose_params *p);
 /* The bytes that making the lists of choices needs beside them. */

@@ -277,15 +277,15 @@ START_TEST(choices_follow_from_rows_alone) {
 }
 END_TEST
 
-/* On a GPU lanes choose of up to 1024 key blocks, each of 8 of up to 256, of 16 of up to
- * 512 and else of 32, and a thread block of more. */
+/* On a GPU lanes choose of up to 1024 key blocks, each of 16 of up to 512 and else of 32,
+ * and a thread block of more. */
 static const char *const chosen_of_many[] = {
     "top 37 by mean each", "top 37 by mean", "top 37 by gate", "mass 0.7, 90 by gate",
     "mass 0.999, 400 by gate"};
 enum { CHOSEN_OF_MANY = sizeof chosen_of_many / sizeof *chosen_of_many };
 
 START_TEST(many_key_blocks) {
-  static const int64_t keys[] = {256, 257, 1024, 1025};
+  static const int64_t keys[] = {256, 513, 1024, 1025};
   if (gpu_leaves_case("many key blocks", PATTERNS + 7 + _i)) return;
   char text[TEXT];
   snprintf(text, sizeof text,
@@ -333,6 +333,52 @@ START_TEST(blocks_of_queries_share_a_strip) {
     const char *problem = data_problem(d, k);
     ck_assert_msg(!problem[0], "%s by %s, %d keys: %s", products[_i][0],
                   products[_i][1], (int)keys[n / 3], problem);
+    data_free(d);
+  }
+  kernel_unmake(k);
+  tested_pattern_free(made);
+}
+END_TEST
+
+/* Means of keys that are alike to 2^-9: rounded to elements they are the same. */
+static double nearly_equal(int32_t tensor, const int64_t *at, double number) {
+  bool more = at[1] % 16 < at[1] / 16 * 7 % 16;
+  return tensor == 2 ? number : tensor == 1 && more ? 1 + 0x1p-7 : 1;
+}
+
+/* Squares of keys, or in the second batch row of queries, vanish in f32. */
+static double smallest(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 1 - at[0] ? number * 0x1p-76 : number;
+}
+
+static double with_infinity(int32_t tensor, const int64_t *at, double number) {
+  return tensor < 2 && at[1] % 91 == 5 && at[3] == 0 ? INFINITY : number;
+}
+
+/* On a GPU all estimates of each row are made with rounded means, and those near the
+ * least that is chosen once more. Blocks end among the rows that do so at once, cells
+ * stand apart, and a head has more rows than numbers of 16 bytes. */
+static const char *const rounded[] = {
+    "head_dim 16; dtype bf16; block 16; keep top 9 by mean each;",
+    "head_dim 43; dtype f16; causal; block 24, 16; keep top 5 by mean each;",
+    "head_dim 136; dtype bf16; window 500, 90; block 128, 16; keep top 7 by mean each;"};
+enum { ROUNDED = sizeof rounded / sizeof *rounded };
+
+START_TEST(rounded_means_decide_nothing) {
+  static double (*const elements[])(int32_t, const int64_t *, double) = {
+      nearly_equal, smallest, with_infinity, NULL};
+  if (gpu_leaves_case("rounded", PATTERNS + 10 + CHOSEN_OF_MANY + _i)) return;
+  char text[TEXT];
+  snprintf(text, sizeof text, "pattern p { heads 2 kv 1; %s branch { } }", rounded[_i]);
+  tested_pattern *made = tested_pattern_new("rounded.dil", text, NULL, 0);
+  ck_assert_msg(made->pattern != NULL, "%s", made->problem);
+  kernel_made *k = kernel_make(made, (recipe){0});
+  for (int n = 0; n < 4; n++) {
+    data *d = data_new(made, (call_shape){.batch = 2, .queries = 330, .keys = 1040,
+                                          .seed = 12, .element = elements[n],
+                                          .layout = (guard_layout)(n % 4)});
+    const char *problem = data_problem(d, k);
+    ck_assert_msg(!problem[0], "%s, numbers %d: %s", rounded[_i], n, problem);
     data_free(d);
   }
   kernel_unmake(k);
@@ -393,6 +439,7 @@ static Suite *choice_suite(void) {
   tcase_set_timeout(lists, 60);
   tcase_add_loop_test(lists, many_key_blocks, 0, CHOSEN_OF_MANY);
   tcase_add_loop_test(lists, blocks_of_queries_share_a_strip, 0, 3);
+  tcase_add_loop_test(lists, rounded_means_decide_nothing, 0, ROUNDED);
   tcase_add_test(lists, choices_stand_beside_lists);
   tcase_add_loop_test(lists, cells_of_a_grid_are_chosen, 0, 2);
   suite_add_tcase(s, lists);

@@ -67,16 +67,18 @@ static bool sees_by_window(const dil_table *t, const dil_branch *b) {
 
 /* Templates leave out the code that no choice of the plan needs. */
 static void put_kinds(source_text *s, const dil_table *t) {
-  bool each = false, means = false, cells = false, plain = true;
+  bool each = false, means = false, cells = false, plain = true, coarse = false;
   for (int32_t k = 0; k < t->choice_count; k++) {
     const dil_choice *c = &t->choices[k];
-    each |= c->estimate == DIL_ESTIMATE_EACH;
+    bool rows = c->estimate == DIL_ESTIMATE_EACH;
+    each |= rows;
+    coarse |= rows && c->query_block > 1 && c->share <= 0 && !c->shared;
     means |= c->estimate == DIL_ESTIMATE_MEAN;
     cells |= t->inputs[c->rows].cell[0] > 0;
     plain = plain && c->alone && sees_by_window(t, &t->branches[c->branch]);
   }
   put(s, "#define CHOICES_EACH %d\n#define CHOICES_MEANS %d\n", each, means);
-  put(s, "#define CHOICES_CELLS %d\n", cells);
+  put(s, "#define CHOICES_CELLS %d\n#define CHOICES_COARSE %d\n", cells, coarse);
   put(s, "#define CHOICES_PLAIN %d\n", plain && !cells);
 }
 
