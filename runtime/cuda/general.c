@@ -495,7 +495,6 @@ const cuda_family cuda_general = {
               "dil_clear", "dil_intervals", "dil_choose_means", "dil_choose_coarse",
               "dil_choose", "dil_choose_join", "dil_turn"},
     .beside = DIL_COARSE_BYTES + DIL_CHOOSE_SHARED,
-    .refusal = general_refusal,
-    .estimate = general_estimate,
+    .refusal = general_refusal, .estimate = general_estimate,
     .workspace = general_workspace,
     .launch = general_launch};
