@@ -17,21 +17,21 @@ static int64_t choose_mean_blocks(const cuda_run *r, int32_t choice,
 }
 
 /* Coarse estimates have room for some heads, which choose before others do. */
-static dil_status choose_heads(const cuda_run *r, const cuda_code *code,
-                               const cuda_choose_layout *at, dil_choose_params p) {
+static dil_status choose_coarsely(const cuda_run *r, const cuda_code *code,
+                                  dil_choose_params p) {
   const dil_table *t = r->table;
   int64_t heads = r->B * t->heads, some = p.some_heads;
   dil_status status = DIL_OK;
   for (int64_t first = 0; first < heads && !status; first += some) {
     p.first_head = (int)first;
     p.some_heads = (int)minimum(some, heads - first);
-    if (at->is_coarse)
-      status = cuda_launch(r, code, GENERAL_CHOOSE_COARSE,
-                           p.some_heads * (int64_t)((p.queries - 1) / p.coarse_strip + 1),
-                           DIL_CHOOSE_THREADS, cuda_coarse_shared(t, &p), &p);
+    status = cuda_launch(r, code, GENERAL_CHOOSE_COARSE,
+                         p.some_heads * (int64_t)((p.queries - 1) / p.coarse_strip + 1),
+                         DIL_CHOOSE_THREADS, cuda_coarse_shared(t, &p), &p);
     if (!status)
-      status = cuda_launch(r, code, GENERAL_CHOOSE, at->blocks, DIL_CHOOSE_THREADS,
-                           cuda_choose_shared(t, &p), &p);
+      status = cuda_launch(r, code, GENERAL_CHOOSE_NEAR,
+                           p.some_heads * (int64_t)((p.queries - 1) / p.strip + 1),
+                           DIL_CHOOSE_THREADS, cuda_choose_shared(t, &p), &p);
   }
   return status;
 }
@@ -61,7 +61,10 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
                   DIL_CHOOSE_THREADS,
                   DIL_CHOOSE_WARPS * DIL_CHOOSE_DEPTH(t->head_dim) *
                       (int32_t)sizeof(float), &p);
-  if (!status) status = choose_heads(r, code, &at, p);
+  if (!status && at.is_coarse) status = choose_coarsely(r, code, p);
+  else if (!status)
+    status = cuda_launch(r, code, GENERAL_CHOOSE, at.blocks, DIL_CHOOSE_THREADS,
+                         cuda_choose_shared(t, &p), &p);
   if (status) return status;
   return cuda_launch(r, code, GENERAL_CHOOSE_JOIN, r->B * t->heads * parts,
                      DIL_CHOOSE_THREADS, DIL_CHOOSE_SHARED, &p);

@@ -4,8 +4,9 @@
  * from the means of the key blocks alone.
  *
  *   dil_choose_means  the mean of each block of keys, a warp each or several
- *   dil_choose_coarse estimates of each row with rounded means, where they are wanted
- *   dil_choose        estimates, and the best blocks of each block of queries
+ *   dil_choose        estimates, and the best blocks of each block of queries; or
+ *   dil_choose_coarse estimates of each row with rounded means, and
+ *   dil_choose_near   the best blocks by them, of which some meet whole means
  *   dil_choose_join   lists of query blocks move together
  *
  * Some lanes of a warp find the best where key blocks are few (choose_lanes.cuh), or
@@ -135,10 +136,8 @@ DIL_INLINE const element *query_at(const dil_params &p, const dil_choice_row &c,
 }
 
 #include "templates/general/choose_means.cuh"
-
 #include "templates/general/choose_estimates.cuh"
 #include "templates/general/choose_blocks.cuh"
-
 #include "templates/general/choose_lanes.cuh"
 #include "templates/general/choose_near.cuh"
 
@@ -216,20 +215,23 @@ DIL_INLINE void write_blocks(const dil_choose_params &p, const dil_choice_row &c
   write_lengths(p, c, b, group, bi, written, threadIdx.x & (lanes - 1), lanes);
 }
 
+/* How lanes choose: among whole estimates, by shares of their weights, or among coarse
+ * ones. */
+enum { BY_ESTIMATES, BY_SHARES, BY_COARSE };
+
 /* Some lanes choose for block bi of queries, which may not be `there`. The whole warp
  * comes here. Where estimates are coarse, the best are sought twice, by the same code. */
-template <int OWN_KEYS, bool BY_SHARE>
+template <int OWN_KEYS, int HOW>
 DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row &c,
                                 int b, int group, int bi, int lanes, float *estimate,
                                 bool there) {
   int first = (int)(threadIdx.x & (lanes - 1)) * OWN_KEYS;
   lane_choice x = choice_of_lanes<OWN_KEYS>(p, c, b, group, bi, lanes, there);
-  bool coarse = COARSE && !BY_SHARE && p.coarse;
   unsigned best;
 #pragma unroll 1
-  for (;; coarse = false) {
-    best = best_blocks<OWN_KEYS, BY_SHARE>(estimate + first, lanes, x.own.scored, x.taken,
-                                           c.share, x.all || x.taken == 0);
+  for (bool coarse = HOW == BY_COARSE;; coarse = false) {
+    best = best_blocks<OWN_KEYS, HOW == BY_SHARES>(
+        estimate + first, lanes, x.own.scored, x.taken, c.share, x.all || x.taken == 0);
     if (!coarse) break;
     refine<OWN_KEYS>(p, c, b, group, bi, lanes, x, best, estimate);
   }
@@ -239,25 +241,31 @@ DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row
   write_blocks(p, c, b, group, bi, first, lanes, chosen, there);
 }
 
-/* Warps wait for all estimates, and thereafter the next strip's for all warps; but coarse
- * ones stand in memory, and each warp changes its own. */
-template <int OWN_KEYS>
+/* For a strip of query blocks. */
+template <int OWN_KEYS, int HOW>
 DIL_INLINE void choose_strip_by_lanes(const dil_choose_params &p,
                                       const dil_choice_row &c, int b, int group,
                                       int first, float *sum) {
   int lanes = lanes_of_keys<OWN_KEYS>(p.keys), each = DIL_CHOOSE_THREADS / lanes;
-  if (!(COARSE && p.coarse)) __syncthreads();
 #pragma unroll 1
   for (int from = 0; from < p.strip; from += each) {
     int k = from + threadIdx.x / lanes;
     if (from + (int)(threadIdx.x & ~31) / lanes >= p.strip) break;
     bool there = k < p.strip && first + k < p.queries;
-    float *own = sum + (there ? (long long)k * p.width : 0);
-    if (c.share > 0)
-      choose_by_lanes<OWN_KEYS, true>(p, c, b, group, first + k, lanes, own, there);
-    else choose_by_lanes<OWN_KEYS, false>(p, c, b, group, first + k, lanes, own, there);
+    choose_by_lanes<OWN_KEYS, HOW>(p, c, b, group, first + k, lanes,
+                                   sum + (there ? (long long)k * p.width : 0), there);
   }
-  if (!(COARSE && p.coarse)) __syncthreads();
+}
+
+/* Warps wait for all estimates, and thereafter the next strip's for all warps. */
+template <int OWN_KEYS>
+DIL_INLINE void choose_whole_strip(const dil_choose_params &p, const dil_choice_row &c,
+                                   int b, int group, int first, float *sum) {
+  __syncthreads();
+  if (c.share > 0)
+    choose_strip_by_lanes<OWN_KEYS, BY_SHARES>(p, c, b, group, first, sum);
+  else choose_strip_by_lanes<OWN_KEYS, BY_ESTIMATES>(p, c, b, group, first, sum);
+  __syncthreads();
 }
 
 DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c,
@@ -268,16 +276,11 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   float *estimate = (float *)(p.own + blockIdx.x * p.own_bytes);
   float *total = estimate + (c.group > 1 ? (long long)strip * p.width : 0);
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
-  float *sum;
-#if COARSE
-  if (p.coarse) sum = coarse_estimates(p, b, group, first);
-  else
-#endif
-    sum = estimate_group(p, c, b, group, first, estimate, total);
+  float *sum = estimate_group(p, c, b, group, first, estimate, total);
   if (DIL_CHOOSE_BY_LANES(p.keys)) {
     if (DIL_CHOOSE_OF_LANE(p.keys, COARSE) == DIL_CHOOSE_SOME)
-      choose_strip_by_lanes<DIL_CHOOSE_SOME>(p, c, b, group, first, sum);
-    else choose_strip_by_lanes<DIL_CHOOSE_MOST>(p, c, b, group, first, sum);
+      choose_whole_strip<DIL_CHOOSE_SOME>(p, c, b, group, first, sum);
+    else choose_whole_strip<DIL_CHOOSE_MOST>(p, c, b, group, first, sum);
     return;
   }
 #pragma unroll 1
@@ -286,15 +289,14 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
                  rank + p.width);
 }
 
-extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, COARSE ? 2 : 4)
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 4)
     dil_choose(const __grid_constant__ dil_choose_params p) {
   const dil_choice_row &c = choice_of(p);
   int strip = p.strip, strips = (p.queries + strip - 1) / strip;
-  long long before = p.first_head / c.group * (long long)strips;
-  long long items = p.some_heads / c.group * (long long)strips;
+  long long items = (long long)p.of.batches * (HEADS / c.group) * strips;
 #pragma unroll 1
   for (long long item = blockIdx.x; item < items; item += gridDim.x)
-    choose_strip(p, c, before + item);
+    choose_strip(p, c, item);
 }
 
 /* A thread block makes the coarse estimates of a strip. */
@@ -303,8 +305,22 @@ extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
 #if COARSE
   int strips = (p.queries - 1) / p.coarse_strip + 1;
   int head = p.first_head + blockIdx.x / strips;
-  estimate_coarsely(p, choice_of(p), head / HEADS, head % HEADS,
-                    blockIdx.x % strips * p.coarse_strip);
+  if (serves(BRANCH(choice_of(p).branch), head % HEADS))
+    estimate_coarsely(p, choice_of(p), head / HEADS, head % HEADS,
+                      blockIdx.x % strips * p.coarse_strip);
+#endif
+}
+
+/* A thread block chooses for a strip by its coarse estimates: it has registers for whole
+ * products. Each warp changes its own estimates, and waits for no other. */
+extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
+    dil_choose_near(const __grid_constant__ dil_choose_params p) {
+#if COARSE
+  int strips = (p.queries - 1) / p.strip + 1;
+  int head = p.first_head + blockIdx.x / strips, b = head / HEADS, h = head % HEADS;
+  int first = blockIdx.x % strips * p.strip;
+  choose_strip_by_lanes<DIL_CHOOSE_MOST, BY_COARSE>(p, choice_of(p), b, h, first,
+                                                    coarse_estimates(p, b, h, first));
 #endif
 }
 
@@ -353,6 +369,8 @@ extern "C" __global__ void
 dil_choose(const __grid_constant__ dil_choose_params) {}
 extern "C" __global__ void
 dil_choose_coarse(const __grid_constant__ dil_choose_params) {}
+extern "C" __global__ void
+dil_choose_near(const __grid_constant__ dil_choose_params) {}
 extern "C" __global__ void
 dil_choose_join(const __grid_constant__ dil_choose_params) {}
 

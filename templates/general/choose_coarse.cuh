@@ -1,9 +1,8 @@
 /* choose_coarse.cuh - estimates of each row with means that are rounded to elements. In:
  * a strip of query blocks, whose rows go to shared memory together. Out: coarse
  * estimates, of which choose_near.cuh makes some again with whole means; and the length
- * of the longest row of each block. A warp holds
- * the means of some key blocks in registers, and all rows walk by. choose.cuh includes
- * this file behind its products. */
+ * of the longest row of each block. A warp holds the means of some key blocks in
+ * registers, and all rows walk by. choose_estimates.cuh includes this file. */
 #ifndef DIL_TEMPLATES_GENERAL_CHOOSE_COARSE_H
 #define DIL_TEMPLATES_GENERAL_CHOOSE_COARSE_H
 

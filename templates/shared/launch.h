@@ -136,7 +136,7 @@ typedef struct dil_choose_params {
   int room;
   int strip;          /* blocks of queries that a thread block takes together */
   int coarse_strip;   /* the same of dil_choose_coarse */
-  int first_head, some_heads; /* heads of all batch rows that a launch chooses for */
+  int first_head, some_heads; /* of all batch rows, whose coarse estimates are there */
   int joined;         /* the same of dil_choose_join */
 } dil_choose_params;
 
@@ -187,7 +187,8 @@ enum {
 #define DIL_CHOOSE_HAS_MEANS(query_block, mean) ((mean) && (query_block) >= 16)
 
 /* Key blocks of a lane where some lanes choose for a block of queries
- * (choose_lanes.cuh). Code that refines coarse estimates is long: there is one copy. */
+ * (choose_lanes.cuh). Code that refines coarse estimates is long: there is one copy, and
+ * beside it one of what whole ones need. */
 enum { DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
 /* Whether they choose among so many key blocks, and how many of them a lane has. */
 #define DIL_CHOOSE_BY_LANES(keys) ((keys) <= 32 * DIL_CHOOSE_MOST)

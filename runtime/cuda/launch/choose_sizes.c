@@ -142,7 +142,6 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.room = (int)dil_choice_room(c, r->M);
   p.strip = strip_of(r, c, p.queries, p.keys);
   p.joined = joined_of(p.queries);
-  p.some_heads = (int)(r->B * r->table->heads);
   if (is_coarse(r->table, c, p.keys)) {
     p.coarse_strip = strip_of_coarse(r, c, p.queries);
     p.some_heads = heads_at_once(r, &p);
