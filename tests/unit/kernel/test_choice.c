@@ -356,8 +356,8 @@ static double with_infinity(int32_t tensor, const int64_t *at, double number) {
 }
 
 /* On a GPU all estimates of each row are made with rounded means, and those near the
- * least that is chosen once more. Blocks end among the rows that do so at once, cells
- * stand apart, and a head has more rows than numbers of 16 bytes. */
+ * least that is chosen once more. Blocks have 16, 24 and 128 rows: some end within a tile
+ * of rows, and rows of 43 numbers are no whole units of 16 bytes. */
 static const char *const rounded[] = {
     "head_dim 16; dtype bf16; block 16; keep top 9 by mean each;",
     "head_dim 43; dtype f16; causal; block 24, 16; keep top 5 by mean each;",
