@@ -14,7 +14,7 @@
 #include "code.h"
 #include "shard.h"
 
-enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 14 };
+enum { DIL_CUDA_KNOBS = 16, DIL_CUDA_ENTRIES = 13 };
 
 /* One cubin, made by a family of templates for one plan and one chip. Each
  * family gives tile sizes and knobs their meaning: its half in compiler/gpu

@@ -204,7 +204,7 @@ static double coarse_seconds(const pattern *p, const dil_cuda_facts *facts, doub
                              double flops) {
   /* Of one H200: the rate of the memory that rows are read at, the share of the
    * processors' peak, and seconds of a number that meets whole means. */
-  static const double read = 0.36, rate = 0.67, near = 1.93e-12;
+  static const double read = 0.36, rate = 0.67, near = 1.5e-12;
   const cuda_chip *chip = chip_like(facts), *measured = cuda_chip_measured();
   double numbers = rows * (double)p->head_dim, size = (double)dil_dtype_size(p->dtype);
   return numbers * size / (read * chip->memory) +

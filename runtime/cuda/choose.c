@@ -16,26 +16,6 @@ static int64_t choose_mean_blocks(const cuda_run *r, int32_t choice,
   return DIL_MEAN_BLOCKS(keys, c->block) + DIL_MEAN_BLOCKS(queries, c->query_block);
 }
 
-/* Coarse estimates have room for some heads, which choose before others do. */
-static dil_status choose_coarsely(const cuda_run *r, const cuda_code *code,
-                                  dil_choose_params p) {
-  const dil_table *t = r->table;
-  int64_t heads = r->B * t->heads, some = p.some_heads;
-  dil_status status = DIL_OK;
-  for (int64_t first = 0; first < heads && !status; first += some) {
-    p.first_head = (int)first;
-    p.some_heads = (int)minimum(some, heads - first);
-    status = cuda_launch(r, code, GENERAL_CHOOSE_COARSE,
-                         p.some_heads * (int64_t)((p.queries - 1) / p.coarse_strip + 1),
-                         DIL_CHOOSE_THREADS, cuda_coarse_shared(t, &p), &p);
-    if (!status)
-      status = cuda_launch(r, code, GENERAL_CHOOSE_NEAR,
-                           p.some_heads * (int64_t)((p.queries - 1) / p.strip + 1),
-                           DIL_CHOOSE_THREADS, cuda_choose_shared(t, &p), &p);
-  }
-  return status;
-}
-
 static dil_status choose_one(const cuda_run *r, int32_t choice,
                              const dil_params *of, char *memory,
                              const cuda_code *code) {
@@ -49,8 +29,6 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
   if (at.is_coarse) {
     p.coarse = (unsigned short *)(memory + at.coarse);
     p.lost = (float *)(memory + at.lost);
-    p.estimates = (float *)(memory + at.estimates);
-    p.reach = (float *)(memory + at.reach);
   }
   p.list = (int *)(memory + at.list);
   p.length = (int *)(memory + at.length);
@@ -61,10 +39,9 @@ static dil_status choose_one(const cuda_run *r, int32_t choice,
                   DIL_CHOOSE_THREADS,
                   DIL_CHOOSE_WARPS * DIL_CHOOSE_DEPTH(t->head_dim) *
                       (int32_t)sizeof(float), &p);
-  if (!status && at.is_coarse) status = choose_coarsely(r, code, p);
-  else if (!status)
-    status = cuda_launch(r, code, GENERAL_CHOOSE, at.blocks, DIL_CHOOSE_THREADS,
-                         cuda_choose_shared(t, &p), &p);
+  if (!status)
+    status = cuda_launch(r, code, at.is_coarse ? GENERAL_CHOOSE_COARSE : GENERAL_CHOOSE,
+                         at.blocks, DIL_CHOOSE_THREADS, cuda_choose_shared(t, &p), &p);
   if (status) return status;
   return cuda_launch(r, code, GENERAL_CHOOSE_JOIN, r->B * t->heads * parts,
                      DIL_CHOOSE_THREADS, DIL_CHOOSE_SHARED, &p);

@@ -493,8 +493,8 @@ const cuda_family cuda_general = {
     .name = "general",
     .entry = {"dil_pass", "dil_merge", "dil_begin", "dil_end", "dil_bounds", "dil_lists",
               "dil_clear", "dil_intervals", "dil_choose_means", "dil_choose_coarse",
-              "dil_choose_near", "dil_choose", "dil_choose_join", "dil_turn"},
-    .beside = DIL_COARSE_BYTES + DIL_CHOOSE_SHARED,
+              "dil_choose", "dil_choose_join", "dil_turn"},
+    .beside = DIL_COARSE_BYTES + DIL_COARSE_MORE + DIL_CHOOSE_SHARED,
     .refusal = general_refusal, .estimate = general_estimate,
     .workspace = general_workspace,
     .launch = general_launch};

@@ -5,8 +5,7 @@
  *
  *   dil_choose_means  the mean of each block of keys, a warp each or several
  *   dil_choose        estimates, and the best blocks of each block of queries; or
- *   dil_choose_coarse estimates of each row with rounded means, and
- *   dil_choose_near   the best blocks by them, of which some meet whole means
+ *   dil_choose_coarse the same by each row and rounded means, of which some become whole
  *   dil_choose_join   lists of query blocks move together
  *
  * Some lanes of a warp find the best where key blocks are few (choose_lanes.cuh), or
@@ -207,7 +206,7 @@ DIL_INLINE void write_blocks(const dil_choose_params &p, const dil_choice_row &c
                              int b, int group, int bi, int first, int lanes,
                              unsigned chosen, bool there) {
   int place = sum_before(__popc(chosen), lanes);
-  int written = sum_lanes(__popc(chosen), lanes);
+  int written = count_lanes(__popc(chosen), lanes);
   if (!there) return;
 #pragma unroll 1
   for (; chosen; chosen &= chosen - 1)
@@ -215,45 +214,32 @@ DIL_INLINE void write_blocks(const dil_choose_params &p, const dil_choice_row &c
   write_lengths(p, c, b, group, bi, written, threadIdx.x & (lanes - 1), lanes);
 }
 
-/* How lanes choose: among whole estimates, by shares of their weights, or among coarse
- * ones. */
-enum { BY_ESTIMATES, BY_SHARES, BY_COARSE };
-
 /* Some lanes choose for block bi of queries, which may not be `there`. The whole warp
- * comes here. Where estimates are coarse, the best are sought twice, by the same code. */
-template <int OWN_KEYS, int HOW>
+ * comes here. */
+template <int OWN_KEYS, bool BY_SHARE>
 DIL_INLINE void choose_by_lanes(const dil_choose_params &p, const dil_choice_row &c,
-                                int b, int group, int bi, int lanes, float *estimate,
-                                bool there) {
+                                int b, int group, int bi, int lanes,
+                                const float *estimate, bool there) {
   int first = (int)(threadIdx.x & (lanes - 1)) * OWN_KEYS;
-  lane_choice x = choice_of_lanes<OWN_KEYS>(p, c, b, group, bi, lanes, there);
-  unsigned best;
-#pragma unroll 1
-  for (bool coarse = HOW == BY_COARSE;; coarse = false) {
-    best = best_blocks<OWN_KEYS, HOW == BY_SHARES>(
-        estimate + first, lanes, x.own.scored, x.taken, c.share, x.all || x.taken == 0);
-    if (!coarse) break;
-    refine<OWN_KEYS>(p, c, b, group, bi, lanes, x, best, estimate);
-  }
-  unsigned chosen = x.own.always;
-  if (x.all) chosen |= x.own.scored;
-  else if (x.taken > 0) chosen |= best;
-  write_blocks(p, c, b, group, bi, first, lanes, chosen, there);
+  lane_choice x = choice_of_lanes(p, c, b, group, bi, lanes, OWN_KEYS, there);
+  unsigned best = best_blocks<OWN_KEYS, BY_SHARE>(
+      estimate + first, lanes, x.own.scored, x.taken, c.share, x.all || x.taken == 0);
+  write_blocks(p, c, b, group, bi, first, lanes, chosen_of(x, best), there);
 }
 
 /* For a strip of query blocks. */
-template <int OWN_KEYS, int HOW>
+template <int OWN_KEYS, bool BY_SHARE>
 DIL_INLINE void choose_strip_by_lanes(const dil_choose_params &p,
                                       const dil_choice_row &c, int b, int group,
-                                      int first, float *sum) {
-  int lanes = lanes_of_keys<OWN_KEYS>(p.keys), each = DIL_CHOOSE_THREADS / lanes;
+                                      int first, const float *sum) {
+  int lanes = lanes_of_keys(OWN_KEYS, p.keys), each = DIL_CHOOSE_THREADS / lanes;
 #pragma unroll 1
   for (int from = 0; from < p.strip; from += each) {
     int k = from + threadIdx.x / lanes;
     if (from + (int)(threadIdx.x & ~31) / lanes >= p.strip) break;
     bool there = k < p.strip && first + k < p.queries;
-    choose_by_lanes<OWN_KEYS, HOW>(p, c, b, group, first + k, lanes,
-                                   sum + (there ? (long long)k * p.width : 0), there);
+    choose_by_lanes<OWN_KEYS, BY_SHARE>(p, c, b, group, first + k, lanes,
+                                        sum + (there ? (long long)k * p.width : 0), there);
   }
 }
 
@@ -263,8 +249,8 @@ DIL_INLINE void choose_whole_strip(const dil_choose_params &p, const dil_choice_
                                    int b, int group, int first, float *sum) {
   __syncthreads();
   if (c.share > 0)
-    choose_strip_by_lanes<OWN_KEYS, BY_SHARES>(p, c, b, group, first, sum);
-  else choose_strip_by_lanes<OWN_KEYS, BY_ESTIMATES>(p, c, b, group, first, sum);
+    choose_strip_by_lanes<OWN_KEYS, true>(p, c, b, group, first, sum);
+  else choose_strip_by_lanes<OWN_KEYS, false>(p, c, b, group, first, sum);
   __syncthreads();
 }
 
@@ -278,7 +264,7 @@ DIL_INLINE void choose_strip(const dil_choose_params &p, const dil_choice_row &c
   dil_rank *rank = (dil_rank *)(total + (long long)strip * p.width);
   float *sum = estimate_group(p, c, b, group, first, estimate, total);
   if (DIL_CHOOSE_BY_LANES(p.keys)) {
-    if (DIL_CHOOSE_OF_LANE(p.keys, COARSE) == DIL_CHOOSE_SOME)
+    if (DIL_CHOOSE_OF_LANE(p.keys) == DIL_CHOOSE_SOME)
       choose_whole_strip<DIL_CHOOSE_SOME>(p, c, b, group, first, sum);
     else choose_whole_strip<DIL_CHOOSE_MOST>(p, c, b, group, first, sum);
     return;
@@ -299,28 +285,25 @@ extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 4)
     choose_strip(p, c, item);
 }
 
-/* A thread block makes the coarse estimates of a strip. */
+/* A thread block chooses for a strip, by coarse estimates at first. */
 extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
     dil_choose_coarse(const __grid_constant__ dil_choose_params p) {
 #if COARSE
-  int strips = (p.queries - 1) / p.coarse_strip + 1;
-  int head = p.first_head + blockIdx.x / strips;
-  if (serves(BRANCH(choice_of(p).branch), head % HEADS))
-    estimate_coarsely(p, choice_of(p), head / HEADS, head % HEADS,
-                      blockIdx.x % strips * p.coarse_strip);
-#endif
-}
-
-/* A thread block chooses for a strip by its coarse estimates: it has registers for whole
- * products. Each warp changes its own estimates, and waits for no other. */
-extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
-    dil_choose_near(const __grid_constant__ dil_choose_params p) {
-#if COARSE
-  int strips = (p.queries - 1) / p.strip + 1;
-  int head = p.first_head + blockIdx.x / strips, b = head / HEADS, h = head % HEADS;
-  int first = blockIdx.x % strips * p.strip;
-  choose_strip_by_lanes<DIL_CHOOSE_MOST, BY_COARSE>(p, choice_of(p), b, h, first,
-                                                    coarse_estimates(p, b, h, first));
+  const dil_choice_row &c = choice_of(p);
+  int strips = (p.queries - 1) / p.strip + 1, first = blockIdx.x % strips * p.strip;
+  int head = blockIdx.x / strips, blocks = dil_min(p.strip, p.queries - first);
+  coarse_place s = {head / HEADS, head % HEADS, first, blocks, blocks * c.query_block};
+  s.estimate = (float *)((char *)CHOOSING.query + p.row_bytes);
+  s.near = (unsigned *)(s.estimate + p.strip * p.width);
+  if (!serves(BRANCH(c.branch), s.h)) {
+    if (threadIdx.x < blocks) p.length[line_of(p, s.b, s.h, first + threadIdx.x)] = 0;
+    return;
+  }
+  estimate_coarsely(p, c, s);
+  __syncthreads();
+  choose_coarsely(p, c, s, [&](int k, int low, int lanes, unsigned chosen, bool there) {
+    write_blocks(p, c, s.b, s.h, first + k, low, lanes, chosen, there);
+  });
 #endif
 }
 
@@ -369,8 +352,6 @@ extern "C" __global__ void
 dil_choose(const __grid_constant__ dil_choose_params) {}
 extern "C" __global__ void
 dil_choose_coarse(const __grid_constant__ dil_choose_params) {}
-extern "C" __global__ void
-dil_choose_near(const __grid_constant__ dil_choose_params) {}
 extern "C" __global__ void
 dil_choose_join(const __grid_constant__ dil_choose_params) {}
 

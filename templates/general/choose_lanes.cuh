@@ -8,9 +8,9 @@
 #define DIL_TEMPLATES_GENERAL_CHOOSE_LANES_H
 
 /* Lanes that have all key blocks: a power of 2. */
-template <int OWN_KEYS> DIL_INLINE int lanes_of_keys(int keys) {
+DIL_INLINE int lanes_of_keys(int own_keys, int keys) {
   int lanes = 1;
-  while (lanes * OWN_KEYS < keys) lanes *= 2;
+  while (lanes * own_keys < keys) lanes *= 2;
   return lanes;
 }
 
@@ -32,8 +32,23 @@ DIL_INLINE int sum_before(int x, int lanes) {
   return upto - x;
 }
 
+/* The sum of numbers of key blocks, of which a lane has 32 at most: two blocks of queries
+ * have theirs in the halves of a word. */
+DIL_INLINE int count_lanes(int x, int lanes) {
+  if (lanes != 16) return sum_lanes(x, lanes);
+  int half = threadIdx.x & 16;
+  return __reduce_add_sync(0xffffffffu, x << half) >> half & 0xffff;
+}
+
 /* The largest over the lanes of a block of queries. */
 DIL_INLINE unsigned max_lanes(unsigned x, int lanes) {
+  if (lanes == 32) return __reduce_max_sync(0xffffffffu, x);
+  if (lanes == 16) {
+    bool high = threadIdx.x & 16;
+    unsigned one = __reduce_max_sync(0xffffffffu, high ? 0 : x);
+    unsigned other = __reduce_max_sync(0xffffffffu, high ? x : 0);
+    return high ? other : one;
+  }
 #pragma unroll 1
   for (int away = 1; away < lanes; away *= 2) {
     unsigned other = __shfl_xor_sync(0xffffffffu, x, away);
@@ -70,19 +85,18 @@ DIL_INLINE lane_blocks find_neighbours(const dil_choice_row &c, const choose_pla
   return {diagonal, seen & ~diagonal};
 }
 
-template <int OWN_KEYS>
 DIL_INLINE lane_blocks find_candidates(const dil_choose_params &p,
                                        const dil_choice_row &c, int b, int group,
-                                       int bi, int first) {
+                                       int bi, int first, int own_keys) {
   choose_place at = place_of(p, c, b, bi);
   lane_blocks own = {0, 0};
-  unsigned mine = 0xffffffffu >> (32 - OWN_KEYS);
+  unsigned mine = 0xffffffffu >> (32 - own_keys);
   if (CHOICES_PLAIN) {
     own = find_neighbours(c, at, first);
     return {own.always & mine, own.scored & mine};
   }
 #pragma unroll 1
-  for (int r = 0; r < OWN_KEYS && first + r < p.keys; r++) {
+  for (int r = 0; r < own_keys && first + r < p.keys; r++) {
     if (!is_candidate(p, c, at, group, first + r)) continue;
     if (is_diagonal(c, bi, first + r)) own.always |= 1u << r;
     else own.scored |= 1u << r;
@@ -180,7 +194,7 @@ DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned score
   for (int bit = 31; bit >= 0; bit--) {
     if (all_done) break;
     unsigned have = plane[bit % OWN_KEYS] >> bit / OWN_KEYS * OWN_KEYS & alike;
-    int count = sum_lanes(__popc(have), lanes);
+    int count = count_lanes(__popc(have), lanes);
     if (BY_SHARE) sum = sum_weights(weight, have, lanes);
     bool more = count > taken || sum >= lacking;
     if (!done && (!more || count == 1)) {
@@ -194,7 +208,7 @@ DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned score
   }
   if (all_done) return best;
   if (BY_SHARE) {
-    int count = dil_max(sum_lanes(__popc(alike), lanes), 1);
+    int count = dil_max(count_lanes(__popc(alike), lanes), 1);
     sum = sum_weights(weight, alike, lanes) / count; /* of each */
     if (sum > 0) {
       unsigned long long enough = (lacking - 1) / sum + 1;
@@ -218,17 +232,22 @@ struct lane_choice {
   bool all;
 };
 
-template <int OWN_KEYS>
 DIL_INLINE lane_choice choice_of_lanes(const dil_choose_params &p,
                                        const dil_choice_row &c, int b, int group,
-                                       int bi, int lanes, bool there) {
-  int first = (int)(threadIdx.x & (lanes - 1)) * OWN_KEYS;
+                                       int bi, int lanes, int own_keys, bool there) {
+  int first = (int)(threadIdx.x & (lanes - 1)) * own_keys;
   lane_blocks own = {0, 0};
-  if (there) own = find_candidates<OWN_KEYS>(p, c, b, group, bi, first);
-  int always = sum_lanes(__popc(own.always), lanes);
-  int scored = sum_lanes(__popc(own.scored), lanes);
+  if (there) own = find_candidates(p, c, b, group, bi, first, own_keys);
+  int always = count_lanes(__popc(own.always), lanes);
+  int scored = count_lanes(__popc(own.scored), lanes);
   int taken = dil_min(dil_max(c.most - always, 0), scored);
   return {own, taken, taken == scored && c.share <= 0};
+}
+
+/* What a lane chooses, whose best key blocks are these. */
+DIL_INLINE unsigned chosen_of(const lane_choice &x, unsigned best) {
+  if (x.all) return x.own.always | x.own.scored;
+  return x.taken > 0 ? x.own.always | best : x.own.always;
 }
 
 #endif

@@ -193,7 +193,9 @@ DIL_INLINE void add_block(const dil_choose_params &p, const dil_choice_row &c,
 }
 
 /* Where choose_coarse.cuh is wanted, and where number d of the coarse mean of a key block
- * stands: as the first operand of products, 16 blocks by 16 numbers, 16 bytes a lane. */
+ * stands: as the first operand of products, 16 blocks by 16 numbers, 16 bytes a lane.
+ * mma.sync has the same sums whatever the order of the numbers: there a lane has four
+ * that are neighbours, as it reads those of rows. */
 #define COARSE (CHOICES_COARSE && ELEMENT && HEAD_DIM <= 256)
 #if COARSE
 #define SMALLEST 1e-18f /* more than the length of numbers whose squares vanish */
@@ -201,7 +203,8 @@ DIL_INLINE void add_block(const dil_choose_params &p, const dil_choice_row &c,
 DIL_INLINE unsigned short *coarse_mean(const dil_choose_params &p, long long block,
                                        int d) {
   int row = (int)(block % 16), column = d % 16;
-  int lane = row % 8 * 4 + column / 4, pair = row / 8 + column % 4 / 2 * 2;
+  int lane = row % 8 * 4 + (CHOICES_WGMMA ? column % 8 / 2 : column / 4);
+  int pair = row / 8 + (CHOICES_WGMMA ? column / 8 : column % 4 / 2) * 2;
   return p.coarse + block / 16 * 16 * MEAN_DEPTH + d / 16 * 256 + lane * 8 + pair * 2 +
          d % 2;
 }

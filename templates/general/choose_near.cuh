@@ -1,6 +1,6 @@
 /* choose_near.cuh - coarse estimates that lie near the least that is chosen, made again
- * with whole means. In: the coarse estimates of a block of queries, and its rows. Out:
- * estimates of which the same are best as if all were made so.
+ * with whole means. In: a strip of query blocks, with its rows and coarse estimates in
+ * shared memory. Out: estimates of which the same are best as if all were made so.
  *
  * Rounding takes a part of each mean, and a product with a row loses at most the row's
  * length times that part's (Cauchy-Schwarz). Where two estimates lie further apart than
@@ -10,61 +10,24 @@
 #define DIL_TEMPLATES_GENERAL_CHOOSE_NEAR_H
 
 #if COARSE
-/* Rows come to shared memory in pieces of 16 numbers, each warp's own, some pieces ahead
- * of the products. */
-enum { NEAR_STEPS = MEAN_DEPTH / 16, NEAR_UNITS = 16 / MEAN_UNIT };
-
-DIL_INLINE element *near_row(int piece, int n) {
-  int room = threadIdx.x / 32 * DIL_NEAR_PIECES + piece % DIL_NEAR_PIECES;
-  return (element *)CHOOSING.query + (room * DIL_CHOOSE_TALL + n) * 16;
-}
-
-/* TALL rows of a block of queries, from row `first` on. */
-struct near_rows {
-  choose_place at;
-  int h, first;
-};
-
-/* A piece of the rows is on its way. Zeros stand where there is no row. */
-DIL_INLINE void begin_piece(const dil_choose_params &p, const dil_choice_row &c,
-                            const near_rows &r, int piece) {
-  enum { APART = 32 / NEAR_UNITS };
-  int lane = threadIdx.x & 31, unit = piece * NEAR_UNITS + lane % NEAR_UNITS;
-  bool whole = p.of.flags & DIL_WHOLE_Q;
-#pragma unroll
-  for (int n = lane / NEAR_UNITS; n < DIL_CHOOSE_TALL && piece < NEAR_STEPS; n += APART) {
-    int t = r.first + n;
-    const element *row = nullptr;
-    if (t >= r.at.first && t <= r.at.last) row = query_at(p.of, c, r.at, t, r.h);
-    element *to = near_row(piece, n) + lane % NEAR_UNITS * MEAN_UNIT;
-    if (!whole) *(uint4 *)to = load_unit(row, unit, false);
-    else if (!row || unit * MEAN_UNIT >= HEAD_DIM) copy_16(shared_address(to), p.of.q, false);
-    else copy_16(shared_address(to), row + unit * MEAN_UNIT, true);
-  }
-  copy_commit();
-}
-
-/* The sums of products of TALL rows with the means of a lane's two key blocks. */
-DIL_INLINE void multiply_near(const dil_choose_params &p, const dil_choice_row &c,
-                              const near_rows &r, const lane_means &means,
+/* The sums of products of TALL rows, from row n of the strip on, with the means of a
+ * lane's two key blocks, which are read a step ahead. */
+DIL_INLINE void multiply_near(const coarse_place &s, const lane_means &means, int n,
                               float (&sum)[TALL_TILES][4]) {
   int lane = threadIdx.x & 31;
+  const unsigned short *row = coarse_row(s, n + lane / 4, lane % 4 * 4);
+  int further = (int)(coarse_row(s, 0, 16) - coarse_row(s, 0, 0));
+  int below = (int)(coarse_row(s, 1, 0) - coarse_row(s, 0, 0));
   float4 next[2];
   clear_sums(sum);
-#pragma unroll 1
-  for (int piece = 0; piece < DIL_NEAR_PIECES - 1; piece++) begin_piece(p, c, r, piece);
   load_means(means, 0, next);
 #pragma unroll 1
-  for (int step = 0; step < NEAR_STEPS; step++) {
+  for (int step = 0; step < COARSE_STEPS; step++, row += further) {
     row_parts m;
     split_four(next[0], m, 0);
     split_four(next[1], m, 1);
-    if (step + 1 < NEAR_STEPS) load_means(means, 16 * step + 16, next);
-    copy_wait<DIL_NEAR_PIECES - 2>();
-    __syncwarp();
-    multiply_step<1, TALL_TILES>(m, near_row(step, lane / 4) + lane % 4 * 4, 16, sum);
-    __syncwarp();
-    begin_piece(p, c, r, step + DIL_NEAR_PIECES - 1);
+    if (step + 1 < COARSE_STEPS) load_means(means, 16 * step + 16, next);
+    multiply_step<1, TALL_TILES>(m, row, below, sum);
   }
 }
 
@@ -77,26 +40,28 @@ DIL_INLINE float meet_row(const dil_choose_params &p, const element *row,
   return __fmul_rn(p.of.scale, sum);
 }
 
-/* Rows meet up to 16 key blocks, whose numbers stand in `near`, with whole means. Where
- * a sum is not finite the block begins again without products. The whole warp comes
- * here. */
+/* Rows of block k of a strip meet up to 16 key blocks, whose numbers stand in `near`, with
+ * whole means. Where a sum is not finite the block begins again without products. The
+ * whole warp comes here. */
 DIL_INLINE void meet_near(const dil_choose_params &p, const dil_choice_row &c,
-                          const choose_place &at, int h, const float *means,
-                          const int *near, int count, float *estimate) {
-  int lane = threadIdx.x & 31, depth = lane % 4 * 4;
+                          const coarse_place &s, int k, const float *means,
+                          const int *near, int count) {
+  int lane = threadIdx.x & 31, depth = lane % 4 * 4, t0 = s.first * c.query_block;
+  choose_place at = place_of(p, c, s.b, s.first + k);
   int one = near[dil_min(lane / 4, count - 1)];
   int other = near[dil_min(lane / 4 + 8, count - 1)];
   lane_means own = {{means + (long long)one * MEAN_DEPTH + depth,
                      means + (long long)other * MEAN_DEPTH + depth}};
-  float best[2] = {not_a_number(), not_a_number()};
+  float best[2] = {not_a_number(), not_a_number()}, *estimate = s.estimate + k * p.width;
   bool finite[2] = {true, true};
 #pragma unroll 1
-  for (int from = at.bi * c.query_block; from <= at.last; from += DIL_CHOOSE_TALL) {
+  for (int from = 0; from < c.query_block; from += DIL_CHOOSE_TALL) {
     float sum[TALL_TILES][4];
-    multiply_near(p, c, {at, h, from}, own, sum);
+    int n = dil_min(k * c.query_block + from, whole_rows(s.rows) - DIL_CHOOSE_TALL);
+    multiply_near(s, own, n, sum);
 #pragma unroll
     for (int e = 0; e < 4 * TALL_TILES; e++) {
-      int t = from + 8 * (e / 4) + lane % 4 * 2 + e % 2, half = e % 4 / 2;
+      int t = t0 + n + 8 * (e / 4) + lane % 4 * 2 + e % 2, half = e % 4 / 2;
       if (t < at.first || t > at.last) continue;
       best[half] = fmaxf(best[half], __fmul_rn(p.of.scale, sum[e / 4][e % 4]));
       finite[half] &= fabsf(sum[e / 4][e % 4]) <= 3.402823466e38f;
@@ -118,7 +83,7 @@ DIL_INLINE void meet_near(const dil_choose_params &p, const dil_choice_row &c,
   float largest = not_a_number();
 #pragma unroll 1
   for (int t = at.first; t <= at.last; t++)
-    largest = fmaxf(largest, meet_row(p, query_at(p.of, c, at, t, h),
+    largest = fmaxf(largest, meet_row(p, query_at(p.of, c, at, t, s.h),
                                       means + (long long)near[lane] * MEAN_DEPTH));
   estimate[near[lane]] = largest;
 }
@@ -159,16 +124,16 @@ DIL_INLINE unsigned find_near(const float *estimate, const float *lost, float re
   return near & scored;
 }
 
-/* Key blocks of the lane about which the coarse estimates of block bi of queries, whose
- * `best` are these, may decide wrongly. */
+/* Key blocks of the lane about which the coarse estimates of block k, whose `best` are
+ * these, may decide wrongly. */
 template <int OWN_KEYS>
-DIL_INLINE unsigned near_of_lane(const dil_choose_params &p, int b, int h, int bi,
+DIL_INLINE unsigned near_of_lane(const dil_choose_params &p, const coarse_place &s, int k,
                                  int lanes, const lane_choice &x, unsigned best,
                                  const float *estimate) {
-  long long head = (long long)b * KV_HEADS + h / (HEADS / KV_HEADS);
+  long long head = (long long)s.b * KV_HEADS + s.h / (HEADS / KV_HEADS);
   bool done = x.all || x.taken == 0;
   float scale = p.of.scale >= 0 ? p.of.scale : not_a_number();
-  float longest = done ? 0 : p.reach[((long long)b * HEADS + h) * p.queries + bi];
+  float longest = __fsqrt_rn(__uint_as_float(CHOOSING.reach[k]));
   /* Lanes that have no key blocks read numbers that they leave out. */
   int read = dil_min((int)(threadIdx.x & (lanes - 1)) * OWN_KEYS, p.width - OWN_KEYS);
   return find_near<OWN_KEYS>(estimate + read, p.lost + head * p.width + read,
@@ -186,37 +151,108 @@ DIL_INLINE void number_near(unsigned near, int first, int before, int from, int 
   __syncwarp();
 }
 
-/* Estimates of block bi of queries about which coarse ones may decide wrongly become
- * whole. The whole warp comes here, and takes its blocks in turn. */
-template <int OWN_KEYS>
-DIL_INLINE void refine(const dil_choose_params &p, const dil_choice_row &c, int b, int h,
-                       int bi, int lanes, const lane_choice &x, unsigned best,
-                       const float *estimate) {
-  int lane = threadIdx.x & 31, first = (lane & (lanes - 1)) * OWN_KEYS;
-  const float *means = mean_at(p, c, b, h / (HEADS / KV_HEADS), 0, 0);
+/* Estimates of blocks first..end-1 of a strip about which coarse ones may decide wrongly
+ * become whole; a lane has so many key blocks. All warps come here, and share the work. */
+DIL_INLINE void refine(const dil_choose_params &p, const dil_choice_row &c,
+                       const coarse_place &s, int first, int end, int lanes,
+                       int own_keys) {
+  int lane = threadIdx.x & 31, turn = threadIdx.x / 32; /* those of others come before */
+  const float *means = mean_at(p, c, s.b, s.h / (HEADS / KV_HEADS), 0, 0);
   int *numbers = CHOOSING.near[threadIdx.x / 32];
-  unsigned near = near_of_lane<OWN_KEYS>(p, b, h, bi, lanes, x, best, estimate);
 #pragma unroll 1
-  for (int from = 0; from < 32; from += lanes) {
-    unsigned own = (lane & ~(lanes - 1)) == from ? near : 0;
+  for (int k = first; k < end; k++) {
+    unsigned own = lane < lanes ? s.near[k * 32 + lane] : 0;
     int before = sum_before(__popc(own), 32), all = sum_lanes(__popc(own), 32);
-    int block = __shfl_sync(0xffffffffu, bi, from);
-    choose_place at = place_of(p, c, b, block);
 #pragma unroll 1
-    for (int some = 0; some < all; some += 16) {
-      number_near(own, first, before, some, numbers);
-      meet_near(p, c, at, h, means, numbers, dil_min(all - some, 16),
-                coarse_estimates(p, b, h, block));
+    for (; turn * 16 < all; turn += DIL_CHOOSE_WARPS) {
+      number_near(own, lane * own_keys, before, turn * 16, numbers);
+      meet_near(p, c, s, k, means, numbers, dil_min(all - turn * 16, 16));
     }
+    turn -= (all + 15) / 16;
   }
-  __syncwarp();
 }
 
-#else /* never called */
+/* What a lane has of block k of a strip: its choice, and of its key blocks, the first of
+ * which has number `low`, the best and those about which coarse estimates may decide
+ * wrongly. */
+struct coarse_lane {
+  int k, lanes, low;
+  lane_choice x;
+  unsigned best, near;
+};
 
 template <int OWN_KEYS>
-DIL_INLINE void refine(const dil_choose_params &, const dil_choice_row &, int, int, int,
-                       int, const lane_choice &, unsigned, const float *) {}
+DIL_INLINE void find_best(const dil_choose_params &p, const coarse_place &s,
+                          coarse_lane &l, bool coarse) {
+  const float *estimate = s.estimate + l.k * p.width;
+  l.best = best_blocks<OWN_KEYS, false>(estimate + l.low, l.lanes, l.x.own.scored,
+                                        l.x.taken, 0, l.x.all || l.x.taken == 0);
+  if (coarse) l.near = near_of_lane<OWN_KEYS>(p, s, l.k, l.lanes, l.x, l.best, estimate);
+}
+
+/* The best that are not near stay the best; of the others, so many as are missing, those
+ * that are better than most: each is compared with all. A block's words in memory have
+ * room for 32. The whole warp comes here. */
+DIL_INLINE void choose_among_near(const dil_choose_params &p, const coarse_place &s,
+                                  coarse_lane &l, int count) {
+  int self = threadIdx.x & (l.lanes - 1), before = sum_before(__popc(l.near), l.lanes);
+  int missing = l.x.taken - count_lanes(__popc(l.best & ~l.near), l.lanes);
+  unsigned *of = s.near + l.k * 32, better = 0, place = before;
+  const float *estimate = s.estimate + l.k * p.width + l.low;
+#pragma unroll 1
+  for (unsigned rest = l.near; rest; rest &= rest - 1)
+    of[place++] = bits_of_estimate(estimate[__ffs((int)rest) - 1]);
+  __syncwarp();
+#pragma unroll 1
+  for (int n = self; n < count; n += l.lanes) {
+    int greater = 0;
+#pragma unroll 4
+    for (int i = 0; i < count; i++) greater += of[i] > of[n] || (of[i] == of[n] && i < n);
+    better |= (unsigned)(greater < missing) << n;
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int n = self; n < count; n += l.lanes) of[n] = better >> n & 1;
+  __syncwarp();
+  l.best &= ~l.near;
+  place = before;
+#pragma unroll 1
+  for (unsigned rest = l.near; rest; rest &= rest - 1)
+    if (of[place++]) l.best |= rest & -rest;
+}
+
+/* The lanes of a strip's blocks choose among coarse estimates; and again when those that
+ * are near have become whole, among these if they are few. Calls write(k, low, lanes,
+ * chosen, there). The whole thread block comes here. */
+template <class Write>
+DIL_INLINE void choose_coarsely(const dil_choose_params &p, const dil_choice_row &c,
+                                const coarse_place &s, Write write) {
+  int own_keys = DIL_CHOOSE_OF_LANE(p.keys), lanes = lanes_of_keys(own_keys, p.keys);
+  int self = threadIdx.x & (lanes - 1), each = DIL_CHOOSE_THREADS / lanes;
+#pragma unroll 1
+  for (int from = 0; from < s.blocks; from += each) {
+    int end = dil_min(from + each, s.blocks), k = from + threadIdx.x / lanes, count = 0;
+    bool busy = from + (int)(threadIdx.x & ~31) / lanes < end, there = k < end;
+    coarse_lane l = {dil_min(k, end - 1), lanes, self * own_keys};
+    if (busy) l.x = choice_of_lanes(p, c, s.b, s.h, s.first + k, lanes, own_keys, there);
+#pragma unroll 1
+    for (bool coarse = true;; coarse = false) {
+      if (busy && __any_sync(0xffffffffu, coarse || count > 32)) {
+        if (own_keys == DIL_CHOOSE_SOME) find_best<DIL_CHOOSE_SOME>(p, s, l, coarse);
+        else find_best<DIL_CHOOSE_MOST>(p, s, l, coarse);
+      } else if (busy) {
+        choose_among_near(p, s, l, count);
+      }
+      if (!coarse) break;
+      if (busy) count = count_lanes(__popc(l.near), lanes);
+      if (there) s.near[k * 32 + self] = l.near;
+      __syncthreads();
+      refine(p, c, s, from, end, lanes, own_keys);
+      __syncthreads();
+    }
+    if (busy) write(k, l.low, lanes, chosen_of(l.x, l.best), there);
+  }
+}
 
 #endif
 #endif

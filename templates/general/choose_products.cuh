@@ -153,9 +153,11 @@ DIL_INLINE void load_mean_rows(const dil_choose_params &p, const dil_choice_row 
 
 /* Rows `from` and those behind it of a strip of `blocks` that begins with block `first`:
  * 16 bytes of a row a lane. Loads of all its rows are started together. They become rows
- * `to` and those behind it. */
+ * `to` and those behind it; at(n, unit) is where they stand. */
+template <class At>
 DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row &c,
-                               int b, int h, int first, int blocks, int from, int to) {
+                               int b, int h, int first, int blocks, int from, int to,
+                               At at) {
   enum { APART = DIL_CHOOSE_WARPS * MEAN_ROWS, TURNS = (DIL_CHOOSE_TALL - 1) / APART + 1 };
   int per = rows_of_block(c), lane = threadIdx.x & 31;
   int own = threadIdx.x / 32 * MEAN_ROWS + lane / MEAN_LANES;
@@ -163,11 +165,11 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
 #pragma unroll
   for (int i = 0; i < TURNS; i++) {
     int n = own + i * APART, row = from + n, block = row / per;
-    choose_place at = place_of(p, c, b, first + block);
-    int t = at.bi * c.query_block + row % per;
-    bool there = block < blocks && at.bi < p.queries && t >= at.first &&
-                 t <= at.last;
-    source[i] = there ? query_at(p.of, c, at, t, h) : nullptr;
+    choose_place place = place_of(p, c, b, first + block);
+    int t = place.bi * c.query_block + row % per;
+    bool there = block < blocks && place.bi < p.queries && t >= place.first &&
+                 t <= place.last;
+    source[i] = there ? query_at(p.of, c, place, t, h) : nullptr;
     if (n < DIL_CHOOSE_TALL && lane % MEAN_LANES == 0) CHOOSING.there[to + n] = there;
   }
 #pragma unroll
@@ -180,7 +182,7 @@ DIL_INLINE void load_tall_rows(const dil_choose_params &p, const dil_choice_row 
 #pragma unroll
     for (int i = 0; i < TURNS; i++)
       if (unit < MEAN_UNITS && own + i * APART < DIL_CHOOSE_TALL)
-        *(uint4 *)(tall_row(to + own + i * APART) + unit * MEAN_UNIT) = x[i];
+        *(uint4 *)at(to + own + i * APART, unit) = x[i];
   }
 }
 
@@ -381,7 +383,9 @@ DIL_INLINE void estimate_by_products(const dil_choose_params &p,
   tall_rows r = {b, h, first, from, rows_of_block(c)};
 #if CHOICES_EACH && ELEMENT
   if (is_tall(c)) {
-    load_tall_rows(p, c, b, h, first, p.strip, from, 0);
+    load_tall_rows(p, c, b, h, first, p.strip, from, 0, [](int n, int unit) {
+      return tall_row(n) + unit * MEAN_UNIT;
+    });
     __syncthreads();
     meet_by_products<row_parts, TALL_TILES, 1>(p, c, r, means, estimate);
   }

@@ -122,9 +122,6 @@ typedef struct dil_choose_params {
    * NULL: no estimates are coarse at first. */
   unsigned short *coarse;
   float *lost; /* [batches][KV_HEADS][width] */
-  /* Of some heads, the coarse estimates [heads][queries][width]; of all, the length of
-   * the longest row of each query block, [batches][HEADS][queries]. */
-  float *estimates, *reach;
   int *list, *length; /* [batches][HEADS][queries][room], without the last */
   char *own;          /* a thread block's rooms: own_bytes each */
   long long own_bytes;
@@ -135,9 +132,8 @@ typedef struct dil_choose_params {
                          them */
   int room;
   int strip;          /* blocks of queries that a thread block takes together */
-  int coarse_strip;   /* the same of dil_choose_coarse */
-  int first_head, some_heads; /* of all batch rows, whose coarse estimates are there */
   int joined;         /* the same of dil_choose_join */
+  int row_bytes;      /* of rows in shared memory, which coarse means meet */
 } dil_choose_params;
 
 enum {
@@ -150,8 +146,8 @@ enum {
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
   DIL_COARSE_ROWS = 256, /* rows that meet coarse means at once, at most */
   DIL_COARSE_BYTES = 72 << 10, /* of shared memory, for these rows */
-  DIL_NEAR_PIECES = 4, /* of 16 numbers of TALL rows, that each warp has room for */
-  DIL_CHOOSE_BYTES = 1928 /* of dil_choose_params, as above */
+  DIL_COARSE_MORE = 18 << 10, /* beside, for estimates and lanes' words: see below */
+  DIL_CHOOSE_BYTES = 1904 /* of dil_choose_params, as above */
 };
 
 /* Warps that add up a block of keys: a power of 2, 8 at most. */
@@ -178,6 +174,8 @@ enum {
  * so many key blocks. */
 #define DIL_COARSE_ROWS_OF(head_dim)                                         \
   ((head_dim) <= 128 ? DIL_COARSE_ROWS : DIL_COARSE_ROWS / 2)
+/* The same in whole products of warpgroups. */
+#define DIL_COARSE_WHOLE(rows) (((rows) + 127) / 128 * 128)
 #define DIL_CHOOSE_IS_COARSE(query_block, head_dim, keys)                    \
   ((query_block) > 1 && (head_dim) <= 256 &&                                 \
    (query_block) <= DIL_COARSE_ROWS_OF(head_dim) && DIL_CHOOSE_BY_LANES(keys))
@@ -186,14 +184,16 @@ enum {
  * blocks by matrix products: those of many rows. */
 #define DIL_CHOOSE_HAS_MEANS(query_block, mean) ((mean) && (query_block) >= 16)
 
+/* Bytes of the estimates of a query block and of its lanes' words. */
+#define DIL_COARSE_MORE_OF(width) (((width) + 32) * 4)
+
 /* Key blocks of a lane where some lanes choose for a block of queries
- * (choose_lanes.cuh). Code that refines coarse estimates is long: there is one copy, and
- * beside it one of what whole ones need. */
+ * (choose_lanes.cuh). */
 enum { DIL_CHOOSE_SOME = 16, DIL_CHOOSE_MOST = 32 };
 /* Whether they choose among so many key blocks, and how many of them a lane has. */
 #define DIL_CHOOSE_BY_LANES(keys) ((keys) <= 32 * DIL_CHOOSE_MOST)
-#define DIL_CHOOSE_OF_LANE(keys, coarse)                                     \
-  (!(coarse) && (keys) <= 32 * DIL_CHOOSE_SOME ? DIL_CHOOSE_SOME : DIL_CHOOSE_MOST)
+#define DIL_CHOOSE_OF_LANE(keys)                                             \
+  ((keys) <= 32 * DIL_CHOOSE_SOME ? DIL_CHOOSE_SOME : DIL_CHOOSE_MOST)
 
 /* Numbers of a mean in memory, with zeros behind them; and of a row of queries in
  * shared memory, where lanes of several rows read at once without conflicts. */

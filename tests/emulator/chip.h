@@ -176,6 +176,9 @@ static inline int __reduce_min_sync(unsigned mask, int x) {
 static inline int __reduce_max_sync(unsigned mask, int x) {
   return ~__reduce_min_sync(mask, ~x);
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x) {
+  return (unsigned)__reduce_max_sync(mask, (int)(x ^ 1u << 31)) ^ 1u << 31;
+}
 static inline int __reduce_add_sync(unsigned mask, int x) {
   int sum = 0;
   for (int lane = 0; lane < 32; lane++)

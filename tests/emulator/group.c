@@ -50,12 +50,11 @@ typedef struct group_place { /* what a descriptor says, in bytes */
 } group_place;
 
 static group_place place_of(unsigned long long d) {
-  static const unsigned widths[] = {0, 128, 64, 32};
+  static const unsigned widths[] = {16, 128, 64, 32}; /* of 16: no swizzle */
   group_place p = {.start = (unsigned)(d & 0x3fff) << 4,
                    .leading = (unsigned)(d >> 16 & 0x3fff) << 4,
                    .stride = (unsigned)(d >> 32 & 0x3fff) << 4,
                    .width = widths[d >> 62]};
-  if (!p.width) chip_fault("wgmma without a swizzle is not known");
   if (d >> 49 & 7) chip_fault("wgmma with a base offset is not known");
   p.rows = p.width / 16 - 1;
   return p;
@@ -78,7 +77,8 @@ static void read_straight(const block *b, const product *x,
   for (int r = 0; r < rows; r++)
     for (int k = 0; k < 16; k += 8) {
       unsigned at = p.start + (unsigned)(r / 8) * p.stride +
-                    (unsigned)(r % 8) * p.width + (unsigned)k * 2;
+                    (unsigned)(r % 8) * p.width +
+                    (unsigned)k / 8 * (p.width == 16 ? p.leading : 16);
       const char *from = element_at(b, &p, at); /* eight lie together */
       for (int e = 0; e < 8; e++)
         out[(k + e) * rows + r] = number(x->type, from + 2 * e);
@@ -89,6 +89,7 @@ static void read_straight(const block *b, const product *x,
 static void read_turned(const block *b, const product *x,
                         unsigned long long d, int columns, float *out) {
   group_place p = place_of(d);
+  if (p.width == 16) chip_fault("wgmma turned without a swizzle is not known");
   int chunk = (int)p.width / 2;
   for (int k = 0; k < 16; k++)
     for (int c = 0; c < columns; c += 8) {

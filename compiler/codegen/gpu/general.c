@@ -249,7 +249,7 @@ static bool general_write(const gpu_request *r, int32_t variant,
   general_put_tables(text, r->common.plan, false);
   put_expressions(text, r->common.plan);
   put_cover(text, r->common.plan);
-  put_choices(text, r->common.plan);
+  put_choices(text, r->common.plan, cuda_chip_fast(r->arch) != NULL);
   put(text, "#define WARPS %d\n#define ROW_GROUPS %d\n#define TILE_KEYS %d\n",
       tl.warps, tl.groups, tl.keys);
   put(text, "#define SHARDS %d\n", !r->full_sequences_only);

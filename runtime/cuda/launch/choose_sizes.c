@@ -40,8 +40,8 @@ static bool sorts(const dil_choice *c, int32_t keys) {
 }
 
 /* Blocks of queries for which the lanes of a thread block choose at once. */
-static int32_t chosen_at_once(int32_t keys, bool coarse) {
-  int32_t lanes = 1, own = DIL_CHOOSE_OF_LANE(keys, coarse);
+static int32_t chosen_at_once(int32_t keys) {
+  int32_t lanes = 1, own = DIL_CHOOSE_OF_LANE(keys);
   while (lanes < 32 && lanes * own < keys) lanes *= 2;
   return DIL_CHOOSE_THREADS / lanes;
 }
@@ -73,23 +73,33 @@ static int32_t strip_of_rows(const cuda_run *r, const dil_choice *c, int32_t row
   return strip;
 }
 
-/* Blocks whose rows meet coarse means at once, with the same condition. */
-static int32_t strip_of_coarse(const cuda_run *r, const dil_choice *c, int32_t queries) {
+/* Blocks whose rows meet coarse means at once, with the same condition; shared memory
+ * has room for their estimates. */
+static int32_t strip_of_coarse(const cuda_run *r, const dil_choice *c, int32_t queries,
+                               int32_t width) {
   enum { AT_ONCE = 2 /* thread blocks of a processor */ };
   int32_t strip = DIL_COARSE_ROWS_OF(r->table->head_dim) / c->query_block;
   int64_t lines = r->B * r->table->heads * queries;
   int64_t places = (int64_t)AT_ONCE * r->device->facts.processors;
-  while (strip > 1 && 2 * lines < 3 * strip * places) strip /= 2;
+  while (strip > 1 && (2 * lines < 3 * strip * places ||
+                       strip * DIL_COARSE_MORE_OF(width) > DIL_COARSE_MORE))
+    strip /= 2;
   return strip;
+}
+
+/* Bytes of so many rows, as choose_coarse_mma.cuh or choose_coarse_wgmma.cuh has them. */
+static int32_t coarse_rows(const dil_table *t, int32_t count) {
+  int64_t mma = round_up(count, DIL_CHOOSE_TALL) * row_bytes(t, 1);
+  int64_t wgmma = (DIL_COARSE_WHOLE(count) + 1) * DIL_CHOOSE_DEPTH(t->head_dim) * 2;
+  return (int32_t)maximum(mma, wgmma);
 }
 
 /* Blocks of queries that a thread block takes together: they share reads of means. */
 static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
                         int32_t keys) {
   int32_t rows = is_tall(r->table, c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
-  bool coarse = is_coarse(r->table, c, keys);
-  if (c->estimate == DIL_ESTIMATE_INPUT || coarse)
-    return (int32_t)minimum(chosen_at_once(keys, coarse), DIL_CHOOSE_TALL);
+  if (c->estimate == DIL_ESTIMATE_INPUT)
+    return (int32_t)minimum(chosen_at_once(keys), DIL_CHOOSE_TALL);
   if (has_query_means(c)) return strip_of_means(r, c, queries, keys);
   if (c->estimate == DIL_ESTIMATE_EACH && c->query_block > 1)
     return strip_of_rows(r, c, rows, queries, keys);
@@ -108,22 +118,8 @@ int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p) {
   int32_t rows = DIL_CHOOSE_ROWS * row_bytes(t, 2); /* of f32 */
   if (is_tall(t, c)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
   if (has_query_means(c)) rows = p->strip * row_bytes(t, DIL_CHOOSE_PARTS);
-  if (is_coarse(t, c, p->keys))
-    rows = DIL_CHOOSE_WARPS * DIL_NEAR_PIECES * DIL_CHOOSE_TALL * 16 * 2;
+  if (p->row_bytes) rows = p->row_bytes + p->strip * DIL_COARSE_MORE_OF(p->width);
   return rows + DIL_CHOOSE_SHARED;
-}
-
-int32_t cuda_coarse_shared(const dil_table *t, const dil_choose_params *p) {
-  int32_t rows = p->coarse_strip * t->choices[p->choice].query_block;
-  return (int32_t)round_up(rows, DIL_CHOOSE_TALL) * row_bytes(t, 1) + DIL_CHOOSE_SHARED;
-}
-
-/* Heads whose coarse estimates are in memory together. */
-static int32_t heads_at_once(const cuda_run *r, const dil_choose_params *p) {
-  enum { MOST_BYTES = 32 << 20 };
-  int64_t head = p->queries * (int64_t)p->width * (int64_t)sizeof(float);
-  int64_t heads = r->B * r->table->heads;
-  return (int32_t)minimum(heads, maximum(MOST_BYTES / maximum(head, 1), 1));
 }
 
 static int32_t power_above(int32_t count) {
@@ -140,13 +136,13 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.width = (int)round_up(p.keys, 32);
   p.sorted = sorts(c, p.keys) ? power_above(p.keys) : 0;
   p.room = (int)dil_choice_room(c, r->M);
-  p.strip = strip_of(r, c, p.queries, p.keys);
   p.joined = joined_of(p.queries);
   if (is_coarse(r->table, c, p.keys)) {
-    p.coarse_strip = strip_of_coarse(r, c, p.queries);
-    p.some_heads = heads_at_once(r, &p);
+    p.strip = strip_of_coarse(r, c, p.queries, p.width);
+    p.row_bytes = coarse_rows(r->table, p.strip * c->query_block);
     return p;
   }
+  p.strip = strip_of(r, c, p.queries, p.keys);
   int64_t estimates = p.strip * (int64_t)p.width;
   p.own_bytes = estimates * (c->shared ? 2 : 1) * (int64_t)sizeof(float) +
                 (p.width + p.sorted) * (int64_t)sizeof(uint64_t);
@@ -163,8 +159,10 @@ cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
   cuda_choose_layout at = {.has_query_means = has_query_means(c),
                            .is_coarse = is_coarse(t, c, p->keys)};
   bool few = p->own_bytes >= MUCH_MEMORY;
-  at.blocks = minimum((few ? FEW_BLOCKS : BLOCKS_A_PROCESSOR) * r->device->facts.processors,
-                      r->B * heads_that_choose(t, c) * strips);
+  at.blocks = r->B * heads_that_choose(t, c) * strips;
+  if (!at.is_coarse)
+    at.blocks = minimum((few ? FEW_BLOCKS : BLOCKS_A_PROCESSOR) *
+                            r->device->facts.processors, at.blocks);
   int64_t depth = DIL_CHOOSE_DEPTH(t->head_dim);
   int64_t mean = depth * (int64_t)sizeof(float), key_blocks = r->B * t->kv_heads * p->width;
   at.query_means = means ? round_up(key_blocks * mean, 256) : 0;
@@ -174,12 +172,7 @@ cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
   at.lost = at.coarse;
   if (at.is_coarse) at.lost += round_up(key_blocks * depth * 2, 256);
   at.list = at.lost;
-  if (at.is_coarse) {
-    at.estimates = at.lost + round_up(key_blocks * (int64_t)sizeof(float), 256);
-    at.reach = at.estimates + round_up((int64_t)p->some_heads * p->queries * p->width *
-                                           (int64_t)sizeof(float), 256);
-    at.list = at.reach + round_up(lines * (int64_t)sizeof(float), 256);
-  }
+  if (at.is_coarse) at.list += round_up(key_blocks * (int64_t)sizeof(float), 256);
   at.length = at.list + round_up(lines * p->room * 4, 256);
   at.own = at.length + round_up(lines * 4, 256);
   at.end = at.own + round_up(at.blocks * p->own_bytes, 256);

@@ -119,16 +119,14 @@ dil_status cuda_launch(const cuda_run *r, const cuda_code *code, int32_t entry,
 /* choose_sizes.c: where the arrays of one choice stand behind each other, means of
  * key blocks first. */
 typedef struct cuda_choose_layout {
-  int64_t query_means, coarse, lost, estimates, reach, list, length, own, end;
+  int64_t query_means, coarse, lost, list, length, own, end;
   bool has_query_means, is_coarse; /* else these have no room */
-  int64_t blocks; /* thread blocks of dil_choose */
+  int64_t blocks; /* thread blocks of dil_choose, or of dil_choose_coarse */
 } cuda_choose_layout;
 /* The sizes of a choice, without the call and without memory. */
 dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice);
-/* Bytes of shared memory that a thread block of dil_choose has. */
+/* Bytes of shared memory that a thread block of dil_choose or dil_choose_coarse has. */
 int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p);
-/* The same of dil_choose_coarse. */
-int32_t cuda_coarse_shared(const dil_table *t, const dil_choose_params *p);
 cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
                                        const dil_choose_params *p);
 /* The bytes that making the lists of choices needs beside them. */

@@ -84,11 +84,12 @@ static void put_kinds(source_text *s, const dil_table *t) {
 
 /* The numbers of a single choice are constants of the kernel: the host cannot write to
  * memory that is const, so that the compiler may read it. */
-void put_choices(source_text *s, const plan *p) {
+void put_choices(source_text *s, const plan *p, bool wgmma) {
   const dil_table *t = &p->table;
   put(s, "#define CHOICES %d\n", t->choice_count);
   if (!t->choice_count) return;
   put_kinds(s, t);
+  put(s, "#define CHOICES_WGMMA %d\n", wgmma);
   put(s, "#include \"templates/shared/choice_row.cuh\"\n"
          "#line 1 \"choices of %s\"\n"
          "%s dil_choice_row dil_choices[CHOICES] = {\n", t->name,

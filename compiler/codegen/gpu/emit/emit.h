@@ -111,12 +111,12 @@ void block_lists_take(const plan *p, block_lists *l);
  *   bool dil_listed(int list, int i, int j, const dil_pair &at)
  *         the condition of the blocks that i and j are in */
 void put_block_lists(source_text *s, const block_lists *l);
-/*   CHOICES; where it is not 0:
+/*   CHOICES; where it is not 0, with CHOICES_WGMMA, whether the chip has wgmma:
  *   dil_choice_row dil_choices[CHOICES]
  *   bool dil_others_leave(int choice, int i, int j, const dil_pair &at)
  *         whether the other keeps of the choice's branch leave the blocks of i
  *         and j to it */
-void put_choices(source_text *s, const plan *p);
+void put_choices(source_text *s, const plan *p, bool wgmma);
 /* Append one condition as an expression of CUDA C: at one pair, or over ranges.
  * The functions above return these expressions. */
 void put_condition(source_text *s, const plan *p, const expr *e);
