@@ -14,10 +14,11 @@ FLAGS     = -std=gnu11 -fPIC -fvisibility=hidden $(OPT) $(WARN) -MMD -MP -D_GNU_
             -I. -I$(BUILD) -I$(BUILD)/include/dil $(CFLAGS)
 LDLIBS    = $(CRYPTO) -lm -lpthread -ldl
 CORELIBS := -ljansson -lpng -lxxhash
-# SHA-256 of libcrypto, from its archive: as a shared library it would take a
-# millisecond of every start. CRYPTO=-lcrypto where there is no archive.
+# From archives: as shared libraries, that of SHA-256 would take a millisecond of every
+# start, and the others of the program as much together. CRYPTO=-lcrypto and
+# CLILIBS='$(CORELIBS) -lffi' where there are no archives.
 CRYPTO   ?= -Wl,-Bstatic -lcrypto -Wl,-Bdynamic -Wl,--exclude-libs,libcrypto.a
-CLILIBS  := $(CORELIBS) -lffi
+CLILIBS  ?= -Wl,-Bstatic $(CORELIBS) -lz -lffi -Wl,-Bdynamic
 LINK      = $(CC) $(OPT) $(LDFLAGS)
 # One short line a step; V=1 shows the commands.
 say       = $(if $(V),,@printf '%-5s %s\n' $(1) $@;)
