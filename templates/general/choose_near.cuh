@@ -190,9 +190,9 @@ DIL_INLINE void find_best(const dil_choose_params &p, const coarse_place &s,
   if (coarse) l.near = near_of_lane<OWN_KEYS>(p, s, l.k, l.lanes, l.x, l.best, estimate);
 }
 
-/* The best that are not near stay the best; of the others, so many as are missing, those
- * that are better than most: each is compared with all. A block's words in memory have
- * room for 32. The whole warp comes here. */
+/* The best that are not near stay the best. The best of those that are near fill up what is
+ * missing: each is compared with all. A block's words in memory have room for 32 of them.
+ * The whole warp comes here. */
 DIL_INLINE void choose_among_near(const dil_choose_params &p, const coarse_place &s,
                                   coarse_lane &l, int count) {
   int self = threadIdx.x & (l.lanes - 1), before = sum_before(__popc(l.near), l.lanes);

@@ -146,7 +146,7 @@ enum {
   DIL_CHOOSE_SHARED = 5 << 10, /* bytes beside those rows, at most */
   DIL_COARSE_ROWS = 256, /* rows that meet coarse means at once, at most */
   DIL_COARSE_BYTES = 72 << 10, /* of shared memory, for these rows */
-  DIL_COARSE_MORE = 18 << 10, /* beside, for estimates and lanes' words: see below */
+  DIL_COARSE_MORE = 18 << 10, /* beside them, for DIL_COARSE_MORE_OF of each block */
   DIL_CHOOSE_BYTES = 1904 /* of dil_choose_params, as above */
 };
 
@@ -174,8 +174,6 @@ enum {
  * so many key blocks. */
 #define DIL_COARSE_ROWS_OF(head_dim)                                         \
   ((head_dim) <= 128 ? DIL_COARSE_ROWS : DIL_COARSE_ROWS / 2)
-/* The same in whole products of warpgroups. */
-#define DIL_COARSE_WHOLE(rows) (((rows) + 127) / 128 * 128)
 #define DIL_CHOOSE_IS_COARSE(query_block, head_dim, keys)                    \
   ((query_block) > 1 && (head_dim) <= 256 &&                                 \
    (query_block) <= DIL_COARSE_ROWS_OF(head_dim) && DIL_CHOOSE_BY_LANES(keys))
@@ -184,7 +182,9 @@ enum {
  * blocks by matrix products: those of many rows. */
 #define DIL_CHOOSE_HAS_MEANS(query_block, mean) ((mean) && (query_block) >= 16)
 
-/* Bytes of the estimates of a query block and of its lanes' words. */
+/* Such rows in whole products of warpgroups; and bytes of the estimates of a query block
+ * and of its lanes' words. */
+#define DIL_COARSE_WHOLE(rows) (((rows) + 127) / 128 * 128)
 #define DIL_COARSE_MORE_OF(width) (((width) + 32) * 4)
 
 /* Key blocks of a lane where some lanes choose for a block of queries
