@@ -244,7 +244,7 @@ DIL_INLINE lane_choice choice_of_lanes(const dil_choose_params &p,
   return {own, taken, taken == scored && c.share <= 0};
 }
 
-/* What a lane chooses, whose best key blocks are these. */
+/* The choice of a lane whose best key blocks are these. */
 DIL_INLINE unsigned chosen_of(const lane_choice &x, unsigned best) {
   if (x.all) return x.own.always | x.own.scored;
   return x.taken > 0 ? x.own.always | best : x.own.always;

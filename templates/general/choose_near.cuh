@@ -172,7 +172,7 @@ DIL_INLINE void refine(const dil_choose_params &p, const dil_choice_row &c,
   }
 }
 
-/* What a lane has of block k of a strip: its choice, and of its key blocks, the first of
+/* A lane's part of block k of a strip: its choice, and of its key blocks, the first of
  * which has number `low`, the best and those about which coarse estimates may decide
  * wrongly. */
 struct coarse_lane {

@@ -182,7 +182,7 @@ enum {
  * blocks by matrix products: those of many rows. */
 #define DIL_CHOOSE_HAS_MEANS(query_block, mean) ((mean) && (query_block) >= 16)
 
-/* Such rows in whole products of warpgroups; and bytes of the estimates of a query block
+/* Rows of a strip in whole products of warpgroups; and bytes of the estimates of a query block
  * and of its lanes' words. */
 #define DIL_COARSE_WHOLE(rows) (((rows) + 127) / 128 * 128)
 #define DIL_COARSE_MORE_OF(width) (((width) + 32) * 4)
