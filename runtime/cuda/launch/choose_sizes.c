@@ -73,25 +73,29 @@ static int32_t strip_of_rows(const cuda_run *r, const dil_choice *c, int32_t row
   return strip;
 }
 
-/* Blocks whose rows meet coarse means at once, with the same condition; shared memory
- * has room for their estimates. */
-static int32_t strip_of_coarse(const cuda_run *r, const dil_choice *c, int32_t queries,
-                               int32_t width) {
-  enum { AT_ONCE = 2 /* thread blocks of a processor */ };
-  int32_t strip = DIL_COARSE_ROWS_OF(r->table->head_dim) / c->query_block;
-  int64_t lines = r->B * r->table->heads * queries;
-  int64_t places = (int64_t)AT_ONCE * r->device->facts.processors;
-  while (strip > 1 && (2 * lines < 3 * strip * places ||
-                       strip * DIL_COARSE_MORE_OF(width) > DIL_COARSE_MORE))
-    strip /= 2;
-  return strip;
-}
-
 /* Bytes of so many rows, as choose_coarse_mma.cuh or choose_coarse_wgmma.cuh has them. */
-static int32_t coarse_rows(const dil_table *t, int32_t count) {
+static int32_t coarse_rows(const dil_table *t, int64_t count) {
   int64_t mma = round_up(count, DIL_CHOOSE_TALL) * row_bytes(t, 1);
   int64_t wgmma = (DIL_COARSE_WHOLE(count) + 1) * DIL_CHOOSE_DEPTH(t->head_dim) * 2;
   return (int32_t)maximum(mma, wgmma);
+}
+
+/* Blocks whose rows meet coarse means at once, with the same condition. Shared memory has
+ * room for their estimates, and that of a processor for two thread blocks. */
+static int32_t strip_of_coarse(const cuda_run *r, const dil_choice *c, int32_t queries,
+                               int32_t width) {
+  enum { AT_ONCE = 2, EACH = 1 << 10 /* bytes that each takes besides */ };
+  int32_t strip = DIL_COARSE_ROWS_OF(r->table->head_dim) / c->query_block;
+  int64_t lines = r->B * r->table->heads * queries;
+  int64_t places = (int64_t)AT_ONCE * r->device->facts.processors;
+  int64_t room = (r->device->facts.shared_block + EACH) / AT_ONCE - EACH - DIL_CHOOSE_SHARED;
+  for (; strip > 1; strip /= 2) {
+    int64_t more = strip * (int64_t)DIL_COARSE_MORE_OF(width);
+    if (2 * lines >= 3 * strip * places && more <= DIL_COARSE_MORE &&
+        coarse_rows(r->table, strip * c->query_block) + more <= room)
+      break;
+  }
+  return strip;
 }
 
 /* Blocks of queries that a thread block takes together: they share reads of means. */
