@@ -187,7 +187,7 @@ static void print_source(const source *s, location p, FILE *out) {
 static const char *const level_text[] = {
     [SEVERITY_ERROR] = "error", [SEVERITY_WARNING] = "warning"};
 
-static void print_message_text(const diag_message *m, FILE *out) {
+static bool print_message_text(const diag_message *m, FILE *out) {
   const source *s = m->at.source;
   location p = {0};
   if (s) {
@@ -197,15 +197,18 @@ static void print_message_text(const diag_message *m, FILE *out) {
   fprintf(out, "%s: %s\n", level_text[m->level], m->text);
   if (s) print_source(s, p, out);
   if (m->hint) fprintf(out, "hint: %s\n", m->hint);
+  return true;
 }
 
 /* ---- JSON ---------------------------------------------------------------- */
 
-/* Paths may hold bytes that are not UTF-8; JSON cannot. */
+/* Paths may hold bytes that are not UTF-8; JSON cannot. NULL without memory. */
 json_t *diag_json(const char *text) {
   if (!text) return json_null();
   json_t *string = json_string(text);
-  if (string) return string;
+  bool plain = true;
+  for (const char *c = text; *c; c++) plain = plain && (unsigned char)*c < 0x80;
+  if (string || plain) return string;
   char *ascii = strdup(text);
   if (!ascii) return NULL;
   for (char *c = ascii; *c; c++)
@@ -219,36 +222,40 @@ static json_t *json_number(const source *s, int32_t number) {
   return s ? json_integer(number) : json_null();
 }
 
-static void print_message_json(const diag_message *m, FILE *out) {
+/* False without memory. */
+static bool print_message_json(const diag_message *m, FILE *out) {
   const source *s = m->at.source;
   location p = s ? location_of(m->at) : (location){0};
   json_t *object = json_object();
-  json_object_set_new(object, "file", diag_json(s ? s->path : NULL));
-  json_object_set_new(object, "line", json_number(s, p.line));
-  json_object_set_new(object, "column", json_number(s, p.column));
-  json_object_set_new(object, "end_column", json_number(s, p.end_column));
-  json_object_set_new(object, "severity", diag_json(level_text[m->level]));
-  json_object_set_new(object, "message", diag_json(m->text));
-  json_object_set_new(object, "hint", diag_json(m->hint));
-  json_dumpf(object, out, JSON_COMPACT);
+  bool lacks = json_object_set_new(object, "file", diag_json(s ? s->path : NULL)) ||
+               json_object_set_new(object, "line", json_number(s, p.line)) ||
+               json_object_set_new(object, "column", json_number(s, p.column)) ||
+               json_object_set_new(object, "end_column", json_number(s, p.end_column)) ||
+               json_object_set_new(object, "severity", diag_json(level_text[m->level])) ||
+               json_object_set_new(object, "message", diag_json(m->text)) ||
+               json_object_set_new(object, "hint", diag_json(m->hint)) ||
+               json_dumpf(object, out, JSON_COMPACT);
   fputc('\n', out);
   json_decref(object);
+  return !lacks;
+}
+
+static void print_message(const diag *d, const diag_message *m, FILE *out, bool json) {
+  if (!(json ? print_message_json : print_message_text)(m, out)) arena_lack(d->arena);
 }
 
 void diag_print(const diag *d, FILE *out, bool json) {
-  void (*print)(const diag_message *, FILE *) =
-      json ? print_message_json : print_message_text;
   diag_message *sorted = ARENA_ARRAY(d->arena, diag_message, d->count);
   if (d->count)
     memcpy(sorted, d->messages, (size_t)d->count * sizeof(diag_message));
   qsort(sorted, (size_t)d->count, sizeof(diag_message), message_compare);
-  for (int32_t i = 0; i < d->count; i++) print(&sorted[i], out);
+  for (int32_t i = 0; i < d->count; i++) print_message(d, &sorted[i], out, json);
   diag_message hidden = {.level = SEVERITY_WARNING};
   hidden.text = arena_print(d->arena, "%d more warnings", d->hidden);
-  if (d->hidden) print(&hidden, out);
+  if (d->hidden) print_message(d, &hidden, out, json);
   diag_message last = {.level = SEVERITY_ERROR};
   last.text = arena_print(d->arena, "stopped after %d errors", ERROR_MAX);
-  if (d->stopped) print(&last, out);
+  if (d->stopped) print_message(d, &last, out, json);
 }
 
 /* ---- did you mean -------------------------------------------------------- */
