@@ -222,7 +222,7 @@ static json_t *json_number(const source *s, int32_t number) {
   return s ? json_integer(number) : json_null();
 }
 
-/* False without memory. */
+/* False without memory; whether the text could be written, `out` knows. */
 static bool print_message_json(const diag_message *m, FILE *out) {
   const source *s = m->at.source;
   location p = s ? location_of(m->at) : (location){0};
@@ -237,7 +237,7 @@ static bool print_message_json(const diag_message *m, FILE *out) {
                json_dumpf(object, out, JSON_COMPACT);
   fputc('\n', out);
   json_decref(object);
-  return !lacks;
+  return !lacks || ferror(out);
 }
 
 static void print_message(const diag *d, const diag_message *m, FILE *out, bool json) {

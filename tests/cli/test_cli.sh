@@ -114,6 +114,8 @@ END
 is "2 for a wrong option" exits 2 "$DIL" check --fast examples/dense.dil
 is "3 for a missing file" exits 3 "$DIL" check "$TMP/nosuch.dil"
 is "3 for a full disk" sh -c '"$DIL" help >/dev/full 2>&1; [ $? -eq 3 ]'
+is "1 for a message in JSON that cannot be written" sh -c \
+  'echo "pattern p { }" | "$DIL" check - --error-format json 2>/dev/full; [ $? -eq 1 ]'
 limited() { # file, options...: it is past the limit on files, and not left over
   file=$1
   shift
