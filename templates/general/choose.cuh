@@ -293,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(DIL_CHOOSE_THREADS, 2)
   int strips = (p.queries - 1) / p.strip + 1, first = blockIdx.x % strips * p.strip;
   int head = blockIdx.x / strips, blocks = dil_min(p.strip, p.queries - first);
   coarse_place s = {head / HEADS, head % HEADS, first, blocks, blocks * c.query_block};
-  s.estimate = (float *)((char *)CHOOSING.query + p.row_bytes);
+  s.estimate = (float *)((char *)CHOOSING.query + p.coarse_bytes);
   s.near = (unsigned *)(s.estimate + p.strip * p.width);
   if (!serves(BRANCH(c.branch), s.h)) {
     if (threadIdx.x < blocks) p.length[line_of(p, s.b, s.h, first + threadIdx.x)] = 0;

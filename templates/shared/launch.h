@@ -133,7 +133,7 @@ typedef struct dil_choose_params {
   int room;
   int strip;          /* blocks of queries that a thread block takes together */
   int joined;         /* the same of dil_choose_join */
-  int row_bytes;      /* of rows in shared memory, which coarse means meet */
+  int coarse_bytes;   /* of rows that coarse means meet, in shared memory; 0: none do */
 } dil_choose_params;
 
 enum {

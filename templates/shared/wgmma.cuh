@@ -1,5 +1,5 @@
-// wgmma.cuh - what products of warpgroups need beside their own instructions: the
-// registers of a fragment, descriptors, fences.
+// wgmma.cuh - what products of warpgroups need beside their own instructions: names of
+// element types in PTX, the registers of a fragment, descriptors, fences.
 #ifndef DIL_TEMPLATES_SHARED_WGMMA_H
 #define DIL_TEMPLATES_SHARED_WGMMA_H
 #include "templates/shared/barrier.cuh"

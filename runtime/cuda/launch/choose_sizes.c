@@ -122,7 +122,7 @@ int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p) {
   int32_t rows = DIL_CHOOSE_ROWS * row_bytes(t, 2); /* of f32 */
   if (is_tall(t, c)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
   if (has_query_means(c)) rows = p->strip * row_bytes(t, DIL_CHOOSE_PARTS);
-  if (p->row_bytes) rows = p->row_bytes + p->strip * DIL_COARSE_MORE_OF(p->width);
+  if (p->coarse_bytes) rows = p->coarse_bytes + p->strip * DIL_COARSE_MORE_OF(p->width);
   return rows + DIL_CHOOSE_SHARED;
 }
 
@@ -143,7 +143,7 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.joined = joined_of(p.queries);
   if (is_coarse(r->table, c, p.keys)) {
     p.strip = strip_of_coarse(r, c, p.queries, p.width);
-    p.row_bytes = coarse_rows(r->table, p.strip * c->query_block);
+    p.coarse_bytes = coarse_rows(r->table, p.strip * c->query_block);
     return p;
   }
   p.strip = strip_of(r, c, p.queries, p.keys);
@@ -161,7 +161,7 @@ cuda_choose_layout cuda_choose_lay_out(const cuda_run *r,
   int64_t lines = r->B * t->heads * p->queries;
   bool means = c->estimate != DIL_ESTIMATE_INPUT;
   cuda_choose_layout at = {.has_query_means = has_query_means(c),
-                           .is_coarse = is_coarse(t, c, p->keys)};
+                           .is_coarse = p->coarse_bytes > 0};
   bool few = p->own_bytes >= MUCH_MEMORY;
   at.blocks = r->B * heads_that_choose(t, c) * strips;
   if (!at.is_coarse)
