@@ -2,7 +2,7 @@
 # gpu.sh - the numeric suites, the laws and random patterns on a GPU, spread
 # over processes because most of the time goes into compiling. In: BUILD (its
 # bundle of `make gpu-bundle` where there is one), GPU_PROCESSES, GPU_PATTERNS,
-# FUZZ_SEED, GPU_SHARES; GPU_OLDER=80 has the kernels of that chip assembled for
+# FUZZ_SEED, GPU_SHARES; GPU_SUITES has these alone run; GPU_OLDER=80 has the kernels of that chip assembled for
 # the one at hand and compared (older/older.h). Out: ok / not ok lines; one that
 # says so where there is no GPU.
 set -u
@@ -59,6 +59,7 @@ tell_lines() { # name, log
 
 spread() { # name, command with @ for the number of the process
   name=$1
+  wanted "$name" || return
   shift
   i=0
   pids=
@@ -74,6 +75,11 @@ spread() { # name, command with @ for the number of the process
   tell "$name" "$work/$name".*
 }
 
+wanted() { # name: whether it is to run
+  case " ${GPU_SUITES:-$1} " in *" $1 "*) return 0 ;; esac
+  return 1
+}
+
 each=$(((patterns + processes - 1) / processes))
 if [ "${GPU_OLDER:-}" ]; then
   spread edges "$BUILD/tests/test_edges"
@@ -81,15 +87,19 @@ if [ "${GPU_OLDER:-}" ]; then
   spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @
   exit 0
 fi
+one() { # name, command...: one process of a suite
+  name=$1
+  shift
+  wanted "$name" && timeout "$limit" "$@" >"$work/$name" 2>&1
+}
 # What a launch costs is timed first, while nothing else holds the processor.
-DIL_POOL=off timeout "$limit" "$BUILD/tests/test_launch" >"$work/launch" 2>&1
-DIL_POOL=on timeout "$limit" "$BUILD/tests/test_launch" >"$work/pooled" 2>&1
-timeout "$limit" "$BUILD/tests/test_laws" >"$work/laws" 2>&1 &
+one launch env DIL_POOL=off "$BUILD/tests/test_launch"
+one pooled env DIL_POOL=on "$BUILD/tests/test_launch"
+one laws "$BUILD/tests/test_laws" &
 laws=$!
-timeout "$limit" "$BUILD/tests/test_rerun" >"$work/rerun" 2>&1 &
+one rerun "$BUILD/tests/test_rerun" &
 rerun=$!
-DIL_MODULE_DIR=$BUILD timeout "$limit" "$BUILD/tests/gpu_host" compute \
-  >"$work/host" 2>&1 &
+one host env DIL_MODULE_DIR="$BUILD" "$BUILD/tests/gpu_host" compute &
 host=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"
@@ -106,11 +116,10 @@ spread pages "$BUILD/tests/test_pages"
 spread shards "$BUILD/tests/test_shards"
 spread linked_ranks "$BUILD/tests/test_linked_ranks"
 wait $laws $rerun $host
-tell laws "$work/laws"
-tell rerun "$work/rerun"
-tell launch "$work/launch"
-tell pooled "$work/pooled"
-tell_lines host "$work/host"
+for name in laws rerun launch pooled; do
+  if wanted $name; then tell $name "$work/$name"; fi
+done
+if wanted host; then tell_lines host "$work/host"; fi
 spread fuzz "$BUILD/tests/fuzz/fuzz_pattern" --count $each --seed @
 spread fuzz_choices "$BUILD/tests/fuzz/fuzz_pattern" --hopper --choices --count 4 \
   --seed @
