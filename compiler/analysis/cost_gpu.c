@@ -204,7 +204,7 @@ static double coarse_seconds(const pattern *p, const dil_cuda_facts *facts, doub
                              double flops) {
   /* Of one H200: the rate of the memory that rows are read at, the share of the
    * processors' peak, and seconds of a number that meets whole means. */
-  static const double read = 0.36, rate = 0.67, near = 1.5e-12;
+  static const double read = 0.36, rate = 0.67, near = 1.1e-12;
   const cuda_chip *chip = chip_like(facts), *measured = cuda_chip_measured();
   double numbers = rows * (double)p->head_dim, size = (double)dil_dtype_size(p->dtype);
   return numbers * size / (read * chip->memory) +
@@ -219,7 +219,7 @@ double cost_gpu_choice_seconds(const pattern *p, const dil_cuda_facts *facts,
   enum { MEAN_PRODUCTS = 6, ROW_PRODUCTS = 3 /* of parts, for one of numbers */ };
   /* Of one H200: its processors multiply at this share of their peak; seconds of a
    * list, of an estimate without and with weights, and of launches. */
-  static const double rate = 0.25, list = 0.29e-9, estimate = 5.2e-12, weight = 20e-12,
+  static const double rate = 0.25, list = 0.29e-9, estimate = 5.2e-12, weight = 12e-12,
                       launches = 20e-6;
   const cuda_chip *chip = chip_like(facts), *measured = cuda_chip_measured();
   double dim = (double)p->head_dim, size = (double)dil_dtype_size(p->dtype) * dim;

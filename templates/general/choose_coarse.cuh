@@ -20,7 +20,8 @@ enum {
   COARSE_TILES = MEAN_DEPTH <= 64 ? 4 : 2,
   COARSE_RUN = COARSE_TILES,
 #endif
-  COARSE_KEYS = COARSE_SETS * WARP_KEYS
+  COARSE_KEYS = COARSE_SETS * WARP_KEYS,
+  COARSE_HALVES = COARSE_TILES / 8 /* of 64 rows, which meet key blocks at once */
 };
 
 /* Some blocks of queries of a head: a strip, or its part that exists; and in shared
@@ -55,7 +56,7 @@ DIL_INLINE int whole_rows(int rows) {
 /* Rows of whole units: the loads of some of a lane's own are started together. */
 DIL_INLINE void copy_rows(const dil_choose_params &p, const dil_choice_row &c,
                           const coarse_place &s) {
-  enum { SOME = 8, APART = DIL_CHOOSE_WARPS * MEAN_ROWS };
+  enum { SOME = 16, APART = DIL_CHOOSE_WARPS * MEAN_ROWS };
   int lane = threadIdx.x & 31, t0 = s.first * c.query_block, unit = lane % MEAN_LANES;
   choose_place at = {s.b, 0, 0, 0, batch_keys(p.of, s.b)};
   int low = dil_max(at.M - p.of.N, 0), end = dil_min(at.M, t0 + s.rows);
@@ -227,6 +228,45 @@ DIL_INLINE void end_runs(const dil_choose_params &p, int from, int rows,
   }
 }
 
+/* Whether rows that meet key blocks at once are blocks of 64 rows, or belong to one. */
+DIL_INLINE bool has_halves(int per) {
+  return COARSE_HALVES && (per == 64 || per % (8 * COARSE_TILES) == 0);
+}
+
+#if CHOICES_WGMMA
+/* Such rows, which all exist, where there are some. Four lanes have the largest sums of
+ * two halves, of 64 rows, for each of two key blocks; and write one of the four each. */
+DIL_INLINE void end_halves(const dil_choose_params &p, int from, int rows,
+                           const coarse_sums &sum, const coarse_walk &w) {
+  int lane = threadIdx.x & 31;
+  bool odd = lane & 1, second = lane & 2, joined = COARSE_HALVES == 1 || w.per > 64;
+  coarse_best best[2];
+  float one[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    forget_best(best[half]);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+      raise_best(sum, half % COARSE_HALVES * 8 + n, best[half]);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float x = best[half][0], y = best[half][1];
+    if (joined) x = fmaxf(x, best[1 - half][0]), y = fmaxf(y, best[1 - half][1]);
+    one[half] = fmaxf(odd ? y : x, __shfl_xor_sync(0xffffffffu, odd ? x : y, 1));
+  }
+  float other = __shfl_xor_sync(0xffffffffu, second ? one[0] : one[1], 2);
+  float largest = __fmul_rn(p.of.scale, fmaxf(second ? one[1] : one[0], other));
+  if (second && !joined) from += 64;
+  if (!w.to || (second && joined) || from >= rows) return;
+  float *to = w.to + from / w.per * p.width + odd * 8 + lane / 4;
+  *to = from % w.per ? fmaxf(*to, largest) : largest;
+}
+#else
+DIL_INLINE void end_halves(const dil_choose_params &, int, int, const coarse_sums &,
+                           const coarse_walk &) {}
+#endif
+
 /* Estimates of the rows of a strip. Key blocks behind the last, up to a whole width, have
  * such too; those that a window hides have none. */
 DIL_INLINE void estimate_coarsely(const dil_choose_params &p, const dil_choice_row &c,
@@ -235,7 +275,7 @@ DIL_INLINE void estimate_coarsely(const dil_choose_params &p, const dil_choice_r
   int warp = threadIdx.x / 32, own = warp % COARSE_TEAM * COARSE_KEYS;
   long long head = (long long)s.b * KV_HEADS + s.h / (HEADS / KV_HEADS);
   int per = rows_of_block(c), last = s.first + s.blocks - 1;
-  bool whole = load_coarse_rows(p, c, s) && per % (8 * COARSE_RUN) == 0;
+  bool whole = load_coarse_rows(p, c, s), runs = whole && per % (8 * COARSE_RUN) == 0;
 #pragma unroll 1
   for (int bj = warp / COARSE_TEAM * TEAM_KEYS; bj < p.keys;
        bj += DIL_CHOOSE_WARPS * COARSE_KEYS) {
@@ -249,7 +289,8 @@ DIL_INLINE void estimate_coarsely(const dil_choose_params &p, const dil_choice_r
     for (int from = 0; from < s.rows; from += 8 * COARSE_TILES) {
       coarse_sums sum;
       multiply_coarse(s, m, from, sum);
-      if (whole) end_runs(p, from, s.rows, sum, w);
+      if (whole && has_halves(per)) end_halves(p, from, s.rows, sum, w);
+      else if (runs) end_runs(p, from, s.rows, sum, w);
       else end_tiles(p, from, s.rows, sum, w);
     }
   }

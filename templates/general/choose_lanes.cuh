@@ -139,55 +139,58 @@ template <int OWN_KEYS> DIL_INLINE void turn_bits(unsigned (&bits)[OWN_KEYS]) {
 }
 
 /* The weights of a lane's estimates beside that of the best, in units of 2^-30: whole
- * numbers have one sum in any order. */
-template <int OWN_KEYS> struct lane_weights {
-  unsigned of[OWN_KEYS];
-};
+ * numbers have one sum in any order. They stand where rows of queries were, those of a
+ * lane so far apart as a thread block has threads. */
+DIL_INLINE unsigned *lane_weights() { return (unsigned *)CHOOSING.query + threadIdx.x; }
 
 template <int OWN_KEYS>
-DIL_INLINE lane_weights<OWN_KEYS> weigh(const unsigned (&bits)[OWN_KEYS], int lanes) {
-  unsigned most = 0;
+DIL_INLINE void weigh(const unsigned (&bits)[OWN_KEYS], int lanes) {
+  unsigned most = 0, *weight = lane_weights();
 #pragma unroll
   for (int r = 0; r < OWN_KEYS; r++) most = bits[r] > most ? bits[r] : most;
   most = max_lanes(most, lanes);
   float best = estimate_of_bits(most);
-  lane_weights<OWN_KEYS> weight;
 #pragma unroll
   for (int r = 0; r < OWN_KEYS; r++) {
     float less = estimate_of_bits(bits[r]) - best; /* NaN: of infinite ones, or of NaN */
     float share = bits[r] == most ? 1 : less < 0 ? expf(less) : 0;
-    weight.of[r] = (unsigned)(share * (1 << 30) + 0.5f);
+    weight[r * DIL_CHOOSE_THREADS] = (unsigned)(share * (1 << 30) + 0.5f);
   }
-  return weight;
 }
 
 /* The sum of the weights of some key blocks of all lanes. */
-template <int OWN_KEYS>
-DIL_INLINE unsigned long long sum_weights(const lane_weights<OWN_KEYS> &weight,
-                                          unsigned some, int lanes) {
+DIL_INLINE unsigned long long sum_weights(unsigned some, int lanes) {
   enum { LOW = 25 }; /* bits of which 32 lanes have a sum */
+  const unsigned *weight = lane_weights();
   unsigned long long sum = 0;
-#pragma unroll
-  for (int r = 0; r < OWN_KEYS; r++) sum += some >> r & 1 ? weight.of[r] : 0;
+#pragma unroll 1
+  for (; some; some &= some - 1)
+    sum += weight[(__ffs((int)some) - 1) * DIL_CHOOSE_THREADS];
+  __syncwarp();
   unsigned long long high = sum_lanes((int)(sum >> LOW), lanes);
   return (high << LOW) + sum_lanes((int)(sum & ((1 << LOW) - 1)), lanes);
 }
 
-/* The `taken` best of the key blocks that are scored, or with BY_SHARE the fewest that
- * have the share; of equal ones the first. Where this is `done`, nothing is asked for.
- * The whole warp comes here. From the first bit on, those that have it are better than
- * those that are alike and have it not. */
-template <int OWN_KEYS, bool BY_SHARE>
-DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned scored,
-                                int taken, double share, bool done) {
+/* The first of some key blocks, so many. */
+DIL_INLINE unsigned first_of_lanes(unsigned some, int wanted, int lanes) {
+  unsigned first = 0;
+  wanted -= sum_before(__popc(some), lanes);
+#pragma unroll 1
+  for (; some && wanted > 0; wanted--) {
+    first |= some & -some;
+    some &= some - 1;
+  }
+  return first;
+}
+
+/* The `taken` best of the key blocks that are scored; of equal ones the first. Where this
+ * is `done`, nothing is asked for. The whole warp comes here. From the first bit on, those
+ * that have it are better than those that are alike and have it not. */
+template <int OWN_KEYS>
+DIL_INLINE unsigned best_by_count(const float *estimate, int lanes, unsigned scored,
+                                  int taken, bool done) {
   unsigned plane[OWN_KEYS], best = 0, alike = scored;
   read_estimates(estimate, scored, plane);
-  lane_weights<OWN_KEYS> weight;
-  unsigned long long lacking = ~0ull, sum = 0; /* weight that is wanted still */
-  if (BY_SHARE) {
-    weight = weigh(plane, lanes);
-    lacking = (unsigned long long)ceil(share * sum_weights(weight, scored, lanes));
-  }
   turn_bits(plane);
   bool all_done = false;
 #pragma unroll
@@ -195,33 +198,61 @@ DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned score
     if (all_done) break;
     unsigned have = plane[bit % OWN_KEYS] >> bit / OWN_KEYS * OWN_KEYS & alike;
     int count = count_lanes(__popc(have), lanes);
-    if (BY_SHARE) sum = sum_weights(weight, have, lanes);
-    bool more = count > taken || sum >= lacking;
+    bool more = count > taken;
     if (!done && (!more || count == 1)) {
       best |= have;
       taken = more ? 0 : taken - count;
-      lacking -= sum;
     }
     alike = more ? have : alike & ~have;
     done |= taken == 0;
     all_done = __all_sync(0xffffffffu, done);
   }
-  if (all_done) return best;
-  if (BY_SHARE) {
-    int count = dil_max(count_lanes(__popc(alike), lanes), 1);
-    sum = sum_weights(weight, alike, lanes) / count; /* of each */
-    if (sum > 0) {
-      unsigned long long enough = (lacking - 1) / sum + 1;
-      if (enough < (unsigned)taken) taken = (int)enough;
-    }
-  }
-  taken -= sum_before(__popc(alike), lanes);
+  return all_done ? best : best | first_of_lanes(done ? 0 : alike, taken, lanes);
+}
+
+/* The fewest of the `alike` that have the weight which is lacking, the best of them. All
+ * have it together, where this is `asked`. The whole warp comes here. */
+template <int OWN_KEYS>
+DIL_INLINE unsigned best_by_weight(const unsigned (&bits)[OWN_KEYS], int lanes,
+                                   unsigned alike, unsigned long long lacking,
+                                   bool asked) {
+  unsigned best = 0;
+  int count = 1;
 #pragma unroll 1
-  for (; !done && alike && taken > 0; taken--) {
-    best |= alike & -alike;
-    alike &= alike - 1;
+  for (int bit = 31; bit >= 0; bit--) {
+    unsigned have = 0;
+#pragma unroll
+    for (int r = 0; r < OWN_KEYS; r++) have |= (bits[r] >> bit & 1) << r;
+    have &= alike;
+    unsigned long long sum = sum_weights(have, lanes);
+    bool more = sum >= lacking;
+    if (!more) best |= have, lacking -= sum;
+    alike = more ? have : alike & ~have;
+    count = count_lanes(__popc(alike), lanes);
+    if (__all_sync(0xffffffffu, !asked || count == 1)) break;
   }
-  return best;
+  unsigned long long each = sum_weights(alike, lanes) / dil_max(count, 1);
+  int enough = asked ? (int)((lacking - 1) / each + 1) : 0;
+  return best | first_of_lanes(alike, enough, lanes);
+}
+
+/* The best by estimates, at most so many; with BY_SHARE the fewest that have this share of
+ * all weights, which is asked where the best that are allowed have more. */
+template <int OWN_KEYS, bool BY_SHARE>
+DIL_INLINE unsigned best_blocks(const float *estimate, int lanes, unsigned scored,
+                                int taken, double share, bool done) {
+  unsigned best = best_by_count<OWN_KEYS>(estimate, lanes, scored, taken, done);
+  if (!BY_SHARE) return best;
+  unsigned bits[OWN_KEYS];
+  read_estimates(estimate, scored, bits);
+  weigh(bits, lanes);
+  unsigned long long wanted =
+      (unsigned long long)ceil(share * sum_weights(scored, lanes));
+  unsigned long long reached = sum_weights(best, lanes);
+  bool asked = !done && reached >= wanted;
+  if (!__any_sync(0xffffffffu, asked)) return best;
+  unsigned fewest = best_by_weight(bits, lanes, best, wanted, asked);
+  return asked ? fewest : best;
 }
 
 /* The choice of the lanes of a block of queries: so many of the key blocks that are

@@ -214,21 +214,30 @@ DIL_INLINE void multiply_step(const parts &m, const unsigned short *row, int pit
  * read ahead where registers are left. */
 template <class parts, int TILES, int PARTS>
 DIL_INLINE void multiply_means(const lane_means &means, float (&sum)[TILES][4]) {
-  enum { READS_AHEAD = TILES < TALL_TILES, AHEAD = PARTS == 1 ? 4 : 2 };
+  enum {
+    EVEN = MEAN_DEPTH % 32 == 0,
+    READS_AHEAD = TILES == TALL_TILES ? 0 : EVEN ? 2 : 1, /* steps */
+    TURNS = READS_AHEAD + !READS_AHEAD,
+    AHEAD = PARTS == 1 ? 4 : 2
+  };
   int lane = threadIdx.x & 31;
   const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
-  float4 next[2];
+  float4 next[TURNS][2];
   clear_sums(sum);
-  if (READS_AHEAD) load_means(means, 0, next);
+#pragma unroll
+  for (int k = 0; k < READS_AHEAD; k++) load_means(means, 16 * k, next[k]);
 #pragma unroll 1
-  for (int depth = 0; depth < MEAN_DEPTH; depth += 16, row += 16) {
-    parts m;
-    if (!READS_AHEAD) load_means(means, depth, next);
-    split_four(next[0], m, 0);
-    split_four(next[1], m, 1);
-    if (READS_AHEAD && depth + 16 < MEAN_DEPTH) load_means(means, depth + 16, next);
-    multiply_step<PARTS, AHEAD>(m, row, QUERY_PITCH, sum);
-  }
+  for (int from = 0; from < MEAN_DEPTH; from += 16 * TURNS)
+#pragma unroll
+    for (int k = 0; k < TURNS; k++, row += 16) {
+      int depth = from + 16 * k, later = depth + 16 * READS_AHEAD;
+      parts m;
+      if (!READS_AHEAD) load_means(means, depth, next[k]);
+      split_four(next[k][0], m, 0);
+      split_four(next[k][1], m, 1);
+      if (READS_AHEAD && later < MEAN_DEPTH) load_means(means, later, next[k]);
+      multiply_step<PARTS, AHEAD>(m, row, QUERY_PITCH, sum);
+    }
 }
 
 template <int TILES> DIL_INLINE bool are_finite(const float (&sum)[TILES][4]) {

@@ -122,6 +122,9 @@ int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p) {
   int32_t rows = DIL_CHOOSE_ROWS * row_bytes(t, 2); /* of f32 */
   if (is_tall(t, c)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
   if (has_query_means(c)) rows = p->strip * row_bytes(t, DIL_CHOOSE_PARTS);
+  if (c->share > 0 && DIL_CHOOSE_BY_LANES(p->keys)) /* weights stand there, too */
+    rows = (int32_t)maximum(rows, DIL_CHOOSE_THREADS * DIL_CHOOSE_OF_LANE(p->keys) *
+                                      (int64_t)sizeof(int32_t));
   if (p->coarse_bytes) rows = p->coarse_bytes + p->strip * DIL_COARSE_MORE_OF(p->width);
   return rows + DIL_CHOOSE_SHARED;
 }
