@@ -93,11 +93,12 @@ static int exit_code(dil_status status) {
 int main(int argc, char **argv) {
   arena *a = arena_new();
   signal(SIGXFSZ, SIG_IGN); /* a write past the limit on files then fails */
+  message_begin_json();
   dil_status status = dil_observe_open();
   if (!status) status = dil_observe_flush(); /* where that can be written */
   if (status) message_error(status, NULL, "%s", dil_last_error());
   dil_trace_name_thread("main");
-  if (!status) status = run_command(a, argc, argv);
+  if (!status) status = message_end_json(run_command(a, argc, argv));
   arena_free(a);
   if ((fflush(stdout) || ferror(stdout)) && !status)
     status = message_error(DIL_ENVIRONMENT, NULL,

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 dil_status message_error(dil_status status, const char *hint,
@@ -63,6 +65,21 @@ dil_status message_compiled(const options *o, const compilation *c,
   diag_print(c->diag, stderr, json);
   if (untold && !json) message_error(status, hint_of(o, status), "%s", why);
   return status;
+}
+
+static atomic_bool json_lacked;
+
+static void *json_memory(size_t size) {
+  void *memory = malloc(size);
+  if (!memory && size) json_lacked = true;
+  return memory;
+}
+
+void message_begin_json(void) { json_set_alloc_funcs(json_memory, free); }
+
+dil_status message_end_json(dil_status status) {
+  if (status || !json_lacked) return status;
+  return message_error(DIL_MEMORY, NULL, "no memory for JSON: its text is not whole");
 }
 
 void message_json(json_t *object) {

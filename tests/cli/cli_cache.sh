@@ -216,4 +216,43 @@ is "cache gc --json" json_is \
 is "cache clear --json" json_is \
   'list(all[0]) == ["folder", "removed", "bytes"] and all[0]["removed"] == 1' \
   "$DIL" cache clear --json
+
+# One allocation after the other fails, in the library of JSON, too.
+failing_malloc() { # output: what is loaded in front, for allocation $FAILS
+  $cc -shared -fPIC -x c - -o "$1" <<'END'
+#include <stdlib.h>
+extern void *__libc_malloc(size_t);
+void *malloc(size_t size) {
+  static long calls, wanted;
+  if (!calls++) wanted = atol(getenv("FAILS"));
+  return calls == wanted ? NULL : __libc_malloc(size);
+}
+END
+}
+whole_or_told() { # command...: status 0 and the whole text, or 3 and why not
+  told=0
+  for n in $(seq 30); do
+    FAILS=$n LD_PRELOAD=$TMP/failing.so "$@" >"$TMP/out" 2>"$TMP/why"
+    status=$?
+    echo "allocation $n, status $status: $(cat "$TMP/out" "$TMP/why")"
+    case $status in
+    0) sed 's/"used": [0-9]*/"used": 0/' "$TMP/out" | cmp - "$TMP/whole" ||
+      grep -q '"no memory to read' "$TMP/out" || return 1 ;;
+    3) grep -q 'no memory for JSON: its text is not whole' "$TMP/why" &&
+      told=$((told + 1)) ;;
+    *) return 1 ;;
+    esac
+  done
+  [ $told -gt 9 ]
+}
+list_without_memory() {
+  "$DIL" run $tiny >/dev/null && failing_malloc "$TMP/failing.so" || return 1
+  "$DIL" cache list --json | sed 's/"used": [0-9]*/"used": 0/' >"$TMP/whole"
+  whole_or_told "$DIL" cache list --json
+}
+if is_sanitized; then
+  echo "ok a list without memory, left to the plain build"
+else
+  is "a list in JSON is whole, or what lacks is told" list_without_memory
+fi
 exit $bad
