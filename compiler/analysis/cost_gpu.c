@@ -5,6 +5,7 @@
 #include "cost.h"
 #include "runtime/cuda/chips.h"
 #include "runtime/cuda.h"
+#include "runtime/cuda/launch/choices.h"
 #include "runtime/tables/fast_classes.h"
 #include <math.h>
 #include <string.h>
@@ -191,14 +192,6 @@ double cost_gpu_seconds(const pattern *p, const cost_gpu_case *c) {
 
 /* ---- choices of blocks ------------------------------------------------------- */
 
-/* Whether rows meet rounded means first (templates/general/choose_coarse.cuh). */
-static bool is_coarse(const pattern *p, const dil_choice *c, double keys) {
-  int64_t rows = p->head_dim <= 128 ? 256 : 128;
-  return c->estimate == DIL_ESTIMATE_EACH && dil_dtype_size(p->dtype) == 2 &&
-         c->query_block % 8 == 0 && c->query_block <= rows && p->head_dim <= 256 &&
-         keys <= 1024 && c->share <= 0 && !c->shared;
-}
-
 /* Rows meet rounded means, and whole ones near the least that is chosen. */
 static double coarse_seconds(const pattern *p, const dil_cuda_facts *facts, double rows,
                              double flops) {
@@ -238,7 +231,7 @@ double cost_gpu_choice_seconds(const pattern *p, const dil_cuda_facts *facts,
   }
   double best = lists * (list + keys * seen * (c->share > 0 ? weight : estimate));
   double flops = rows * keys * seen * 2 * dim;
-  double met = is_coarse(p, c, keys)
+  double met = cuda_choice_is_coarse(c, p->dtype, p->head_dim, (int64_t)keys)
                    ? coarse_seconds(p, facts, rows, flops)
                    : flops * products / (rate * chip->rate_16 * facts->processors);
   return launches + read / chip->memory + met +

@@ -234,8 +234,8 @@ DIL_INLINE bool has_halves(int per) {
 }
 
 #if CHOICES_WGMMA
-/* Such rows, which all exist, where there are some. Four lanes have the largest sums of
- * two halves, of 64 rows, for each of two key blocks; and write one of the four each. */
+/* Rows of these blocks, which all exist, are done. Four lanes have the largest sums of two
+ * halves, of 64 rows, for each of two key blocks; and write one of the four each. */
 DIL_INLINE void end_halves(const dil_choose_params &p, int from, int rows,
                            const coarse_sums &sum, const coarse_walk &w) {
   int lane = threadIdx.x & 31;

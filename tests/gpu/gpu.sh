@@ -2,9 +2,9 @@
 # gpu.sh - the numeric suites, the laws and random patterns on a GPU, spread
 # over processes because most of the time goes into compiling. In: BUILD (its
 # bundle of `make gpu-bundle` where there is one), GPU_PROCESSES, GPU_PATTERNS,
-# FUZZ_SEED, GPU_SHARES; GPU_SUITES has these alone run; GPU_OLDER=80 has the kernels of that chip assembled for
-# the one at hand and compared (older/older.h). Out: ok / not ok lines; one that
-# says so where there is no GPU.
+# FUZZ_SEED, GPU_SHARES; GPU_SUITES names suites that run alone; GPU_OLDER=80 has
+# the kernels of that chip assembled for the one at hand and compared
+# (older/older.h). Out: ok / not ok lines; one that says so where there is no GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 70
 BUILD=${BUILD:-build}
@@ -99,7 +99,8 @@ one laws "$BUILD/tests/test_laws" &
 laws=$!
 one rerun "$BUILD/tests/test_rerun" &
 rerun=$!
-one host env DIL_MODULE_DIR="$BUILD" "$BUILD/tests/gpu_host" compute &
+one host env DIL_MODULE_DIR="$BUILD" "$BUILD/tests/gpu_host" \
+  compute &
 host=$!
 spread edges "$BUILD/tests/test_edges"
 spread numeric "$BUILD/tests/test_numeric"

@@ -1,5 +1,6 @@
 /* choose_sizes.c - the memory that templates/general/choose.cuh needs. In: a call
  * and its choices of blocks. Out: counts of blocks, and where each array stands. */
+#include "choices.h"
 #include "nvidia.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/lists.h"
@@ -15,19 +16,8 @@ static int32_t row_bytes(const dil_table *t, int32_t parts) {
   return parts * DIL_CHOOSE_PITCH(t->head_dim) * 2;
 }
 
-static bool is_tall(const dil_table *t, const dil_choice *c) {
-  bool each = c->estimate == DIL_ESTIMATE_EACH;
-  return DIL_CHOOSE_IS_TALL(c->query_block, each, dil_dtype_size(t->dtype));
-}
-
 static bool has_query_means(const dil_choice *c) {
   return DIL_CHOOSE_HAS_MEANS(c->query_block, c->estimate == DIL_ESTIMATE_MEAN);
-}
-
-/* Whether estimates are made with coarse means first. */
-static bool is_coarse(const dil_table *t, const dil_choice *c, int32_t keys) {
-  return is_tall(t, c) && c->share <= 0 && !c->shared &&
-         DIL_CHOOSE_IS_COARSE(c->query_block, t->head_dim, keys);
 }
 
 static int64_t heads_that_choose(const dil_table *t, const dil_choice *c) {
@@ -101,7 +91,8 @@ static int32_t strip_of_coarse(const cuda_run *r, const dil_choice *c, int32_t q
 /* Blocks of queries that a thread block takes together: they share reads of means. */
 static int32_t strip_of(const cuda_run *r, const dil_choice *c, int32_t queries,
                         int32_t keys) {
-  int32_t rows = is_tall(r->table, c) ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
+  bool tall = cuda_choice_is_tall(c, r->table->dtype);
+  int32_t rows = tall ? DIL_CHOOSE_TALL : DIL_CHOOSE_ROWS;
   if (c->estimate == DIL_ESTIMATE_INPUT)
     return (int32_t)minimum(chosen_at_once(keys), DIL_CHOOSE_TALL);
   if (has_query_means(c)) return strip_of_means(r, c, queries, keys);
@@ -120,7 +111,7 @@ static int32_t joined_of(int32_t queries) {
 int32_t cuda_choose_shared(const dil_table *t, const dil_choose_params *p) {
   const dil_choice *c = &t->choices[p->choice];
   int32_t rows = DIL_CHOOSE_ROWS * row_bytes(t, 2); /* of f32 */
-  if (is_tall(t, c)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
+  if (cuda_choice_is_tall(c, t->dtype)) rows = DIL_CHOOSE_TALL * row_bytes(t, 1);
   if (has_query_means(c)) rows = p->strip * row_bytes(t, DIL_CHOOSE_PARTS);
   if (c->share > 0 && DIL_CHOOSE_BY_LANES(p->keys)) /* weights stand there, too */
     rows = (int32_t)maximum(rows, DIL_CHOOSE_THREADS * DIL_CHOOSE_OF_LANE(p->keys) *
@@ -144,7 +135,7 @@ dil_choose_params cuda_choose_sizes(const cuda_run *r, int32_t choice) {
   p.sorted = sorts(c, p.keys) ? power_above(p.keys) : 0;
   p.room = (int)dil_choice_room(c, r->M);
   p.joined = joined_of(p.queries);
-  if (is_coarse(r->table, c, p.keys)) {
+  if (cuda_choice_is_coarse(c, r->table->dtype, r->table->head_dim, p.keys)) {
     p.strip = strip_of_coarse(r, c, p.queries, p.width);
     p.coarse_bytes = coarse_rows(r->table, p.strip * c->query_block);
     return p;
