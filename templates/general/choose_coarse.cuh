@@ -56,7 +56,7 @@ DIL_INLINE int whole_rows(int rows) {
 /* Rows of whole units: the loads of some of a lane's own are started together. */
 DIL_INLINE void copy_rows(const dil_choose_params &p, const dil_choice_row &c,
                           const coarse_place &s) {
-  enum { SOME = 16, APART = DIL_CHOOSE_WARPS * MEAN_ROWS };
+  enum { SOME = 8, APART = DIL_CHOOSE_WARPS * MEAN_ROWS };
   int lane = threadIdx.x & 31, t0 = s.first * c.query_block, unit = lane % MEAN_LANES;
   choose_place at = {s.b, 0, 0, 0, batch_keys(p.of, s.b)};
   int low = dil_max(at.M - p.of.N, 0), end = dil_min(at.M, t0 + s.rows);

@@ -166,7 +166,6 @@ DIL_INLINE unsigned long long sum_weights(unsigned some, int lanes) {
 #pragma unroll 1
   for (; some; some &= some - 1)
     sum += weight[(__ffs((int)some) - 1) * DIL_CHOOSE_THREADS];
-  __syncwarp();
   unsigned long long high = sum_lanes((int)(sum >> LOW), lanes);
   return (high << LOW) + sum_lanes((int)(sum & ((1 << LOW) - 1)), lanes);
 }

@@ -10,33 +10,15 @@
 #define DIL_TEMPLATES_GENERAL_CHOOSE_NEAR_H
 
 #if COARSE
-enum { /* steps of products of which a lane has the means in registers */
-  NEAR_AHEAD = COARSE_STEPS % 2 == 0 ? 2 : 1
-};
-
 /* The sums of products of TALL rows, from row n of the strip on, with the means of a
- * lane's two key blocks, which are read some steps ahead. */
+ * lane's two key blocks. */
 DIL_INLINE void multiply_near(const coarse_place &s, const lane_means &means, int n,
                               float (&sum)[TALL_TILES][4]) {
   int lane = threadIdx.x & 31;
   const unsigned short *row = coarse_row(s, n + lane / 4, lane % 4 * 4);
   int further = (int)(coarse_row(s, 0, 16) - coarse_row(s, 0, 0));
   int below = (int)(coarse_row(s, 1, 0) - coarse_row(s, 0, 0));
-  float4 next[NEAR_AHEAD][2];
-  clear_sums(sum);
-#pragma unroll
-  for (int step = 0; step < NEAR_AHEAD; step++) load_means(means, 16 * step, next[step]);
-#pragma unroll 1
-  for (int from = 0; from < COARSE_STEPS; from += NEAR_AHEAD)
-#pragma unroll
-    for (int k = 0; k < NEAR_AHEAD; k++, row += further) {
-      int step = from + k, later = step + NEAR_AHEAD;
-      row_parts m;
-      split_four(next[k][0], m, 0);
-      split_four(next[k][1], m, 1);
-      if (later < COARSE_STEPS) load_means(means, 16 * later, next[k]);
-      multiply_step<1, TALL_TILES>(m, row, below, sum);
-    }
+  multiply_means<row_parts, 1, TALL_TILES, MEANS_AHEAD>(means, row, further, below, sum);
 }
 
 /* A row's estimate one number after the other. */

@@ -210,18 +210,15 @@ DIL_INLINE void multiply_step(const parts &m, const unsigned short *row, int pit
   }
 }
 
-/* Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. The next means are
- * read ahead where registers are left. */
-template <class parts, int TILES, int PARTS>
-DIL_INLINE void multiply_means(const lane_means &means, float (&sum)[TILES][4]) {
-  enum {
-    EVEN = MEAN_DEPTH % 32 == 0,
-    READS_AHEAD = TILES == TALL_TILES ? 0 : EVEN ? 2 : 1, /* steps */
-    TURNS = READS_AHEAD + !READS_AHEAD,
-    AHEAD = PARTS == 1 ? 4 : 2
-  };
-  int lane = threadIdx.x & 31;
-  const unsigned short *row = tall_row(lane / 4) + lane % 4 * 4;
+enum { MEANS_AHEAD = MEAN_DEPTH % 32 == 0 ? 2 : 1 }; /* steps, which divide all */
+
+/* The products of all numbers of such rows; from step to step they lie `further`. Means
+ * are read READS_AHEAD steps ahead: registers that moved on would wait for their loads.
+ * Of lane 4 g + c: key blocks g and 8 more, rows 8 n + 2 c and 1 more. */
+template <class parts, int PARTS, int AHEAD, int READS_AHEAD, int TILES>
+DIL_INLINE void multiply_means(const lane_means &means, const unsigned short *row,
+                               int further, int pitch, float (&sum)[TILES][4]) {
+  enum { TURNS = READS_AHEAD ? READS_AHEAD : 1 };
   float4 next[TURNS][2];
   clear_sums(sum);
 #pragma unroll
@@ -229,14 +226,14 @@ DIL_INLINE void multiply_means(const lane_means &means, float (&sum)[TILES][4]) 
 #pragma unroll 1
   for (int from = 0; from < MEAN_DEPTH; from += 16 * TURNS)
 #pragma unroll
-    for (int k = 0; k < TURNS; k++, row += 16) {
+    for (int k = 0; k < TURNS; k++, row += further) {
       int depth = from + 16 * k, later = depth + 16 * READS_AHEAD;
       parts m;
       if (!READS_AHEAD) load_means(means, depth, next[k]);
       split_four(next[k][0], m, 0);
       split_four(next[k][1], m, 1);
       if (READS_AHEAD && later < MEAN_DEPTH) load_means(means, later, next[k]);
-      multiply_step<PARTS, AHEAD>(m, row, QUERY_PITCH, sum);
+      multiply_step<PARTS, AHEAD>(m, row, pitch, sum);
     }
 }
 
@@ -360,9 +357,14 @@ template <class parts, int TILES, int PARTS>
 DIL_INLINE void meet_by_products(const dil_choose_params &p, const dil_choice_row &c,
                                  const tall_rows &r, const float *means,
                                  float *estimate) {
+  enum {
+    AHEAD = PARTS == 1 ? 4 : 2, /* tiles */
+    READS_AHEAD = TILES < TALL_TILES ? MEANS_AHEAD : 0 /* where registers are left */
+  };
   int block = r.from / r.per, last = (r.from + rows_at_once(p, c) - 1) / r.per;
   int rows = stores_all(c) ? r.per : (block + 1) * r.per - r.from;
   unsigned there = own_rows<TILES>(0);
+  const unsigned short *row = tall_row((threadIdx.x & 31) / 4) + threadIdx.x % 4 * 4;
 #pragma unroll 1
   for (int bj = threadIdx.x / 32 * WARP_KEYS; bj < p.keys;
        bj += DIL_CHOOSE_WARPS * WARP_KEYS) {
@@ -370,7 +372,9 @@ DIL_INLINE void meet_by_products(const dil_choose_params &p, const dil_choice_ro
     bool missed = window_misses(c, r.first + block, r.first + last, bj,
                                 bj + WARP_KEYS - 1);
     if (missed && !stores_all(c)) continue;
-    if (!missed) multiply_means<parts, TILES, PARTS>(means_behind(means, bj), sum);
+    if (!missed)
+      multiply_means<parts, PARTS, AHEAD, READS_AHEAD>(means_behind(means, bj), row, 16,
+                                                       QUERY_PITCH, sum);
     if (missed || are_finite(sum)) {
       unsigned any = missed ? 0 : there;
       if (r.per == 1) store_rows(p, any, bj, sum, estimate);
