@@ -357,11 +357,14 @@ static double with_infinity(int32_t tensor, const int64_t *at, double number) {
 
 /* On a GPU all estimates of each row are made with rounded means, and those near the
  * least that is chosen once more. Blocks have 16, 24 and 128 rows: some end within a tile
- * of rows, and rows of 43 numbers are no whole units of 16 bytes. */
+ * of rows, and rows of 43 numbers are no whole units of 16 bytes. Of 64 rows two blocks,
+ * and of 128 one, end with the rows that warpgroups multiply at once. */
 static const char *const rounded[] = {
     "head_dim 16; dtype bf16; block 16; keep top 9 by mean each;",
     "head_dim 43; dtype f16; causal; block 24, 16; keep top 5 by mean each;",
-    "head_dim 136; dtype bf16; window 500, 90; block 128, 16; keep top 7 by mean each;"};
+    "head_dim 136; dtype bf16; window 500, 90; block 128, 16; keep top 7 by mean each;",
+    "head_dim 24; dtype bf16; block 64, 16; keep top 9 by mean each;",
+    "head_dim 40; dtype f16; block 128, 16; keep top 9 by mean each;"};
 enum { ROUNDED = sizeof rounded / sizeof *rounded };
 
 START_TEST(rounded_means_decide_nothing) {
