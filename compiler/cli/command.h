@@ -137,8 +137,8 @@ dil_status message_compiled(const options *o, const compilation *c,
                             dil_status status);
 /* A result on a line of standard output; the object is given up. */
 void message_json(struct json_t *object);
-/* From begin on it is noted where memory for JSON lacks, whoever makes it: a failure for
- * end, whose `status` has none. */
+/* Between the two the program notes where memory for JSON lacks. The second makes a
+ * failure of that, unless `status` is one already. */
 void message_begin_json(void);
 dil_status message_end_json(dil_status status);
 double message_clock(void); /* seconds of a steady clock */
