@@ -3,6 +3,7 @@
  *
  * In: a checked call with memory for these states. Out: launches that make the states
  * of all passes apart, and o and lse of them. */
+#include "general.h"
 #include "kernel.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
@@ -29,6 +30,14 @@ saved_states kernel_saved(const dil_cuda_kernel *k, const dil_call *call) {
   return (saved_states){call->saved, (float *)(void *)lse};
 }
 
+/* Rows that no document of a packed call has: no state's end writes them. */
+static dil_status saved_clear_nobody(dil_cuda_kernel *k, const cuda_run *r) {
+  const cuda_code *general;
+  if (!r->call->packed.queries) return DIL_OK;
+  dil_status status = codes_take_last(&k->codes, &general);
+  return status ? status : general_clear(r, general);
+}
+
 dil_status kernel_run_saving(dil_cuda_kernel *k, cuda_run *r) {
   saved_states s = kernel_saved(k, r->call);
   float weight = r->weight;
@@ -42,7 +51,8 @@ dil_status kernel_run_saving(dil_cuda_kernel *k, cuda_run *r) {
                      .by_pass = true};
   r->shard = &whole;
   r->resumes = true;
-  dil_status status = kernel_begin_states(k, r);
+  dil_status status = saved_clear_nobody(k, r);
+  if (!status) status = kernel_begin_states(k, r);
   r->weight = 1; /* states are weighted when they are added */
   if (!status && r->M) status = kernel_run_on_stream(k, r);
   r->weight = weight;

@@ -183,6 +183,7 @@ DIL_INLINE void join_states(const dil_params &p, long long index, const dil_plac
 extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
   WARP_ROWS(p, index) {
     dil_place at = place_of(p, index);
+    if (at.b < 0) continue; /* `dil_clear` writes rows of nobody */
 #if COMBINE < 2
     if (p.flags & DIL_JOINS) {
       join_states(p, index, at);
@@ -191,7 +192,7 @@ extern "C" __global__ void dil_end(const __grid_constant__ dil_params p) {
 #endif
     bool shard = is_shard(p);
     int passes = shard ? 2 : passes_of(at.h);
-    if (passes == 1 || at.b < 0) continue;
+    if (passes == 1) continue;
     /* A head that nobody serves has no softmax with `mean` and `sum`. */
     float start = COMBINE < 2 ? row_start(p, at.b, at.n, at.h, -1) : DIL_NONE;
 #pragma unroll 1

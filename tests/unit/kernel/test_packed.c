@@ -40,6 +40,9 @@ static const struct packed_case {
     {"sinks of branches",
      P("combine mean; input z : f32[H] gradient; "
        "branch { segment 32; sink z[h]; } branch { dilation 3; }")},
+    {"sinks of detached branches",
+     P("gradient detached; input z : f32[H] gradient; "
+       "branch { segment 32; sink z[h]; } branch { dilation 3; }")},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
