@@ -11,10 +11,10 @@ DIL_INLINE void meet_team(int team) {
  * one is complete, or until no team of the block has units: then all warps share the
  * rows. A team that merged at once would end its next unit late, hence as the last one of
  * another tile, which it would merge, too. */
-struct decode_ended {
-  bool counted;    /* TILE(team, place) has been counted */
-  bool waits;      /* the tile before it is complete */
-  int place;       /* of ENDED_TILES: the one behind it may still be merged */
+struct decode_ended { /* in few registers: a warp keeps it while it multiplies */
+  unsigned counted : 1; /* TILE(team, place) has been counted */
+  unsigned waits : 1;   /* the tile before it is complete */
+  unsigned place : 2;   /* of ENDED_TILES: the one behind it may still be merged */
   unsigned before; /* the tile's splits that had ended: lane 0 of the first warp */
 };
 #define TILE(team, place)                                                     \

@@ -65,7 +65,7 @@ DIL_INLINE unsigned dil_hash_step(unsigned x, int a) {
   return x ^ x >> 16;
 }
 
-/* The Hopper kernels ask many pairs at once (EAGER): without branches, loads
+/* The kernels of sm_90 ask many pairs at once (EAGER): without branches, loads
  * that they share are made once. Elsewhere branches save registers. */
 #if EAGER
 #define DIL_AND &

@@ -53,6 +53,7 @@ static bool decode_write(const gpu_request *r, int32_t variant,
            dil_dtype_name(t->dtype), ROWS, code->tile_keys, t->head_dim);
   if (t->branch_count == 1)
     put(text, "#define PLAN_KNOWN 1\n");
+  put(text, "#define EAGER 1\n"); /* a slope is read once a row, not once a pair */
   put_tables(text, r->common.plan);
   put(text, "#undef DROPOUT\n#define DROPOUT 0\n");
   put_expressions(text, r->common.plan);

@@ -1,5 +1,5 @@
 /* test_hopper_gate.c - the kernels of Hopper's own families through NVRTC and the gate:
- * grids, gathered rows, lists of blocks, fused gradients. A kernel that the gate refuses
+ * grids, gathered rows, lists of blocks, few rows, fused gradients. A kernel that the gate refuses
  * would leave its calls to slower ones without a word. No GPU is needed. */
 #include "tests/support/gate.h"
 #include "tests/support/suite.h"
@@ -138,6 +138,27 @@ START_TEST(listed_gradients) {
 }
 END_TEST
 
+/* Few rows: slopes of heads once took more registers than there are. */
+static const char *const few_rows[] = {
+    "head_dim 64; input slope : f32[H]; causal; score s - slope[h] * abs(i - j);",
+    "head_dim 128; input slope : f32[H]; causal; score s - slope[h] * abs(i - j);",
+    "head_dim 64; input z : f32[M]; mask (i + j) % 3 != 1; score s + log(z[j]);",
+    "head_dim 256; causal; sink 0.5; mask hash(i, j) % 5 != 0;"};
+enum { FEW_ROWS = sizeof few_rows / sizeof *few_rows };
+
+START_TEST(decoding) {
+  char text[300];
+  if (!gate_has_compiler()) return;
+  snprintf(text, sizeof text, "pattern p { heads 4 kv 2; dtype bf16; %s branch { } }",
+           few_rows[_i]);
+  tested_pattern *s = tested_pattern_new("few rows", text, NULL, 0);
+  ck_assert_msg(s->pattern != NULL, "%s: %s", text, s->problem);
+  gpu_request request = {.common = {gate_plan(s, 0)}, .arch = 90};
+  ck_assert_msg(made_by(&request, "decode") == FORWARD, "the gate refuses %s", text);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* Gradients over grids: both directions have shapes of their own. */
 static const char *const grid_gradients[] = {
     "head_dim 64; dtype bf16; grid 128 x 128; neighborhood 13 x 13;",
@@ -217,6 +238,7 @@ int main(void) {
   tcase_add_loop_test(tests, gathered_rows, 0, GATHERED_SIZES);
   tcase_add_loop_test(tests, listed_blocks, 0, LIST_SIZES);
   tcase_add_loop_test(tests, listed_gradients, 0, LIST_GRADIENTS);
+  tcase_add_loop_test(tests, decoding, 0, FEW_ROWS);
   tcase_add_loop_test(tests, gradients_of_grids, 0, GRID_GRADIENTS);
   tcase_add_loop_test(tests, fused_gradients_on_hopper, 0, FUSED_SIZES);
   suite_add_tcase(suite, tests);
