@@ -111,6 +111,12 @@
 // pairs. With masks consumers look themselves, with dropout an earlier launch.
 #define CHECKS (!PAIRWISE && !DROPS)
 
+// Packed calls: masks, scores, sinks and dropout ask for the document of a row, which
+// messages do not tell. Like lengths, they take registers.
+#if NESTED && !PAIRWISE && !DROPS && !SINKS && !SCORED
+#define DOCUMENTS 1
+#endif
+
 // The producer serves the kernels of gradients, too (backward.cu).
 #define OWN_TILES 0
 #define BACKWARD 0

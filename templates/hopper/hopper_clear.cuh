@@ -120,8 +120,11 @@ DEVICE void clear_early(const hopper_launch &run) {
 #pragma unroll 1
   for (int t = blockIdx.x; t < run.batches * each; t += grid_size()) {
     int batch = t / each, early = away_of(&run, batch) - run.first;
+    int late = late_of(&run, batch), shift = document_shift(&run, batch);
+    int first = late + t - batch * each;
+    if (has_documents(&run)) batch = 0;
 #pragma unroll 1
-    for (int n = t - batch * each; n < early; n += each)
+    for (int n = first + shift; n < early + shift; n += each)
 #pragma unroll 1
       for (int i = thread_index() % 32; i < run.interval_instances * units;
            i += 32) {

@@ -201,6 +201,11 @@ typedef struct hopper_launch {
    * M keys; the rows of a shorter batch row stand that much earlier: see
    * away_of. */
   const int *lengths;
+  /* [B + 1] of a packed call, whose batch rows are documents; or NULL: where each one
+   * begins among the rows of queries and of keys. Here too all other fields assume M
+   * keys and `queries` rows, the most of a document: see away_of and late_of. */
+  const int *documents, *key_documents;
+  int document_rows, document_keys; /* of the tensors of a packed call */
   int relative;                  /* residues count from the interval's start */
   int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
   int group;                   /* query heads of a key head */

@@ -101,15 +101,22 @@ DEVICE void plan_packed(const hopper_launch &run, u32 plan) {
 }
 
 // Writes the tile's message into the plan. Until the plan is sent, its head
-// holds the tile's class, instance and `away`.
+// holds the first key of the tile's document, the tile's class, instance and `away`.
 DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
-  map_row at = map_row_of(row_at(&run, &x), k.stride, k.slot,
-                          run.query_rest[k.slot]);
-  shared_store(plan + 32, at.row, at.phase, at.map, x.batch);
+  int batch = x.batch, row = row_at(&run, &x), away = x.away, key = 0;
   shared_store(plan + 16, x.position, k.stride, x.rows,
                run.instances[x.instance].head);
-  shared_store(plan, 0, x.klass, x.instance, x.away);
+  if (DOCUMENTS) row += away = away_of(&run, batch);
+  if (has_documents(&run)) key = keys_at(&run, batch).first;
+  shared_store(plan, key, x.klass, x.instance, away);
+  if (has_documents(&run)) {
+    dil_extent rows = queries_of(&run, batch);
+    row += rows.first + rows.count - run.queries;
+    batch = 0;
+  }
+  map_row at = map_row_of(row, k.stride, k.slot, run.query_rest[k.slot]);
+  shared_store(plan + 32, at.row, at.phase, at.map, batch);
 }
 
 // Key range number `at` of the tile's class. With packed rows the order is
@@ -169,7 +176,8 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool begun,
     const hopper_key_range &p = *plan_range(run, plan, first_range(from) + lane);
     int low = run.key_low - streamed_away(shared_word(plan + 12));
     if (keys.count <= 0) keys = {low, 0};
-    map_row at = map_row_of(keys.position - low, p.stride, p.slot,
+    int first = DOCUMENTS ? shared_word(plan) : 0;
+    map_row at = map_row_of(keys.position - low + first, p.stride, p.slot,
                             run.key_rest[p.slot]);
     shared_store(to, keys.position, keys.count, at.row,
                  at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);

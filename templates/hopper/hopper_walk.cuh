@@ -21,7 +21,11 @@
 #ifndef ROW_RANGES
 #define ROW_RANGES 1 // 0: every key range is that of all rows
 #endif
+#ifndef DOCUMENTS
+#define DOCUMENTS 0 // 1: calls may be packed
+#endif
 #include "templates/hopper/hopper_launch.h"
+#include "templates/shared/document.h"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };
 
@@ -31,7 +35,8 @@ typedef struct tile {
   int position; // position of row 0
   int rows;     // 1 .. TILE_ROWS
   int batch;
-  int away;     // M minus the number of the batch row's keys
+  int away;     // M minus the number of the batch row's keys. Kernels that take
+                // documents find it later, to save registers
   short klass, instance;
 } tile;
 
@@ -56,6 +61,24 @@ DEVICE int rows_between(int first, int end, int stride) {
   return first < end ? (end - 1 - first) / stride + 1 : 0;
 }
 
+// A document of a packed call: its query rows and its keys in the tensors.
+DEVICE bool has_documents(const hopper_launch *run) {
+  return DOCUMENTS && run->documents;
+}
+// The asm has them computed at each use, since the planner has few registers.
+DEVICE int again(int batch) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(batch));
+#endif
+  return batch;
+}
+DEVICE dil_extent queries_of(const hopper_launch *run, int batch) {
+  return document_of(run->documents, again(batch), run->document_rows, run->queries);
+}
+DEVICE dil_extent keys_at(const hopper_launch *run, int batch) {
+  return document_of(run->key_documents, again(batch), run->document_keys, run->keys);
+}
+
 // M minus the number of a batch row's keys. Its query rows stand that much
 // earlier.
 // Kernels for segments that are not nested lack the registers for lengths.
@@ -63,15 +86,20 @@ DEVICE int away_of(const hopper_launch *run, int batch) {
 #ifdef __CUDACC__
   if (!NESTED) return 0;
 #endif
+  if (has_documents(run)) return run->keys - keys_at(run, batch).count;
   if (!run->lengths) return 0;
-  return run->keys - greater(0, lesser(run->lengths[batch], run->keys));
+  return run->keys - greater(0, lesser(run->lengths[DOCUMENTS ? again(batch) : batch], run->keys));
+}
+// How many rows a document has less than the longest: it lacks the first ones.
+DEVICE int late_of(const hopper_launch *run, int batch) {
+  return has_documents(run) ? run->queries - queries_of(run, batch).count : 0;
 }
 // How much earlier the rows that tiles hold stand, and those that they stream.
 // Both end where the batch row's keys end.
 DEVICE int held_away(int away) { return HOLDS_KEYS ? 0 : away; }
 DEVICE int streamed_away(int away) { return HOLDS_KEYS ? away : 0; }
 // The position where the batch row's first period begins. Here `away` is that
-// of held rows.
+// of held rows, less the rows that a document lacks.
 DEVICE int origin_of(const hopper_launch *run, int away) {
   int low = run->low - away;
   if (!away) return run->origin;
@@ -80,6 +108,10 @@ DEVICE int origin_of(const hopper_launch *run, int away) {
 // The number of a tile's row 0 in the call.
 DEVICE int row_at(const hopper_launch *run, const tile *x) {
   return x->position - run->first + held_away(x->away);
+}
+// From the number of a document's row in the call to that in the tensors.
+DEVICE int document_shift(const hopper_launch *run, int batch) {
+  return has_documents(run) ? queries_of(run, batch).first - late_of(run, batch) : 0;
 }
 
 // The position from which residues count: 0, or the start of the segment if all
@@ -146,15 +178,20 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   x->instance = (short)(instance + pair % s->share);
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
-  int away = away_of(run, x->batch), first = run->low - held_away(away);
+  int away = away_of(run, x->batch);
+  int lead = held_away(away) - late_of(run, x->batch), first = run->low - lead;
   const hopper_instance *m = &run->instances[x->instance];
-  int low = origin_of(run, held_away(away)) +
+  int low = origin_of(run, lead) +
             (SHIFTS ? m->interval * run->interval : 0) +
             (block - x->batch * run->periods) * run->period;
   int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
   if (EACH_PHASE) { // the phases of a tile follow one another
     at += t % phases;
     t /= phases;
+  }
+  if (DOCUMENTS) { // computed again to save registers
+    away = away_of(run, x->batch);
+    first = run->low - held_away(away) + late_of(run, x->batch);
   }
   if (!NESTED && k->crossing) {
     tile_among(run, k, t, greater(low, first),
@@ -165,7 +202,7 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
     tile_rows(run, t - cell * k->tiles, greater(low, first),
               lesser(low + k->cell, run->high - away), at, k->stride, x);
   }
-  x->away = away_of(run, x->batch); // computed again to save registers
+  x->away = DOCUMENTS ? 0 : away_of(run, x->batch);
   return x->rows > 0;
 }
 
@@ -323,18 +360,20 @@ DEVICE int bare_behind(const hopper_launch *run, int at, int rows) {
 // instances stand in `by_interval` from `instance` on.
 typedef struct bare_interval {
   int batch, away, low, high, instance;
+  int late; // the first row of a document
 } bare_interval;
 
 DEVICE bare_interval interval_find(const hopper_launch *run, int block) {
   bare_interval x;
   x.batch = SHIFTS ? block / run->row_intervals : block;
   x.away = away_of(run, x.batch);
+  x.late = late_of(run, x.batch);
   x.low = x.instance = 0;
   x.high = run->queries;
   if (SHIFTS && run->shifts) {
     block -= x.batch * run->row_intervals;
     x.low =
-        origin_of(run, x.away) - run->first + x.away + block * run->interval;
+        origin_of(run, x.away - x.late) - run->first + x.away + block * run->interval;
     x.high = lesser(x.high, x.low + run->interval);
     x.instance = block % run->intervals * run->interval_instances;
   }
@@ -365,10 +404,14 @@ DEVICE bare_span span_find(const hopper_launch *run, int t) {
       interval.low + (place - block * run->interval_spans) * run->span_rows;
   x.batch = interval.batch;
   x.instance = run->by_interval[interval.instance + t - place * instances];
-  x.row = greater(row, 0);
+  x.row = greater(row, interval.late);
   x.rows = lesser(interval.high, row + run->span_rows) - x.row;
   x.at = shape_residue(run, &run->instances[x.instance],
                        row_residue(run, &interval, x.row));
+  if (has_documents(run)) { // where the rows stand in the tensors
+    x.row += document_shift(run, x.batch);
+    x.batch = 0;
+  }
   return x;
 }
 

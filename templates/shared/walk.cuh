@@ -24,6 +24,7 @@
 #ifndef GRADIENT
 #define GRADIENT 0 /* 1: heads that no pass serves have tiles, too */
 #endif
+#include "templates/shared/document.h"
 #include "templates/shared/key_list.cuh"
 #include "templates/shared/patch.cuh"
 #include "templates/shared/select.cuh"
@@ -205,18 +206,8 @@ DIL_INLINE dil_set class_of(const dil_params &p, int head, int t) {
   return branches;
 }
 
-/* The rows of a document in the tensors of a packed call. None where its offsets
- * fall or leave the tensor; no more than the call says that documents have. */
-struct dil_extent {
-  int first, count;
-};
+/* The rows of documents in the tensors of a packed call. */
 DIL_INLINE bool is_packed(const dil_params &p) { return p.offsets_q; }
-DIL_INLINE dil_extent document_of(const int *offsets, int b, int rows,
-                                int longest) {
-  int first = offsets[b], end = offsets[b + 1];
-  bool good = first >= 0 && end >= first && end <= rows;
-  return {good ? first : 0, good ? least(end - first, longest) : 0};
-}
 DIL_INLINE dil_extent document_queries(const dil_params &p, int b) {
   return document_of(p.offsets_q, b, p.packed_rows, p.rows);
 }

@@ -83,7 +83,8 @@ static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
   hopper_place place = r->shard
                            ? hopper_place_shard(r->table, pass, r->shard, r->B)
                            : hopper_place_whole(r->B, r->N, r->M);
-  place.shorter = r->call->lengths != NULL;
+  place.packed = r->call->packed.queries != NULL;
+  place.shorter = r->call->lengths || place.packed;
   return place;
 }
 
@@ -130,6 +131,10 @@ static void hopper_fill_call(const cuda_run *r, const cuda_code *code,
   l->seed_high = (unsigned)(c->seed >> 32);
   l->weight = r->drop ? r->weight / (float)(1 - r->table->dropout) : r->weight;
   l->lengths = c->lengths;
+  l->documents = c->packed.queries;
+  l->key_documents = c->packed.keys;
+  l->document_rows = (int)c->q.shape[1];
+  l->document_keys = (int)c->k.shape[1];
   l->o_data = c->o.data;
   l->o_batch = c->o.stride[0];
   l->o_row = c->o.stride[1];
@@ -183,6 +188,16 @@ static void hopper_fill_finish(const cuda_run *r, int32_t pass,
   if (!writes) l->early = 0; /* every row keeps its state */
 }
 
+/* Where documents stand in the tensors, their rows follow one another. */
+static void hopper_fill_rests(const dil_call *c, const hopper_table *table,
+                              hopper_launch *l) {
+  if (!c->packed.queries) return;
+  for (int32_t i = 0; i < table->stride_count; i++) {
+    l->query_rest[i] = (short)(c->q.shape[1] % table->strides[i]);
+    l->key_rest[i] = (short)(c->k.shape[1] % table->strides[i]);
+  }
+}
+
 static dil_status hopper_fill_maps(const cuda_run *r, int32_t pass,
                                    const cuda_code *code, hopper_launch *l) {
   const dil_table *t = r->table;
@@ -221,9 +236,27 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   hopper_fill_call(r, code, l);
+  hopper_fill_rests(r->call, m->table[pass], l);
   hopper_fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
+}
+
+/* The same of documents; NULL: they do not. Tiles are counted for documents of the
+ * longest one's rows, so that very many short ones beside it make many empty tiles. */
+static const char *hopper_refuses_documents(const cuda_run *r, const hopper_table *table,
+                                            const cuda_code *code) {
+  enum { UNEVEN = 16 };
+  const hopper_memory *m = code->memory;
+  if (table->pairwise || code->about.knob[HOPPER_KNOB_SCORES])
+    return "masks or scores of documents";
+  if (r->table->sinks) return "sinks of documents";
+  if (r->drop) return "dropout of documents";
+  if (!m->nested) return "documents where segments are not nested";
+  if (table->interval && table->endless)
+    return "documents where only some branches have segments";
+  if (r->B * r->N > UNEVEN * r->call->q.shape[1]) return "documents of very uneven length";
+  return NULL;
 }
 
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
@@ -242,7 +275,6 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (t->sinks && !finds_sinks && (c->lengths || r->N > r->M))
     return "sinks of rows before position 0";
   if (cuda_list_is_short(r, pass)) return "a list of few keys";
-  if (c->packed.queries) return "documents of a packed call";
   if (pages_given(c)) return "pages of a cache";
   if (r->shard && c->lengths) return "lengths of a shard";
   if (r->M == 0) return "no keys";
@@ -254,6 +286,9 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   if (r->B > 1 << 16) return "more than 2^16 batch rows";
   const hopper_memory *m = code->memory;
   const hopper_table *table = m->table[pass];
+  const char *documents =
+      c->packed.queries ? hopper_refuses_documents(r, table, code) : NULL;
+  if (documents) return documents;
   if (c->lengths && !m->nested)
     return "lengths where segments are not nested";
   if (c->lengths && table->interval && table->endless)

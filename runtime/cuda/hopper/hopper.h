@@ -22,6 +22,7 @@ typedef struct hopper_place {
   int64_t shorter;           /* bool: batch rows may have fewer keys than M, and
                       only the device knows how many; not in a shard */
   int64_t sorted;            /* bool: tiles go by the lengths of their lists */
+  int64_t packed;            /* bool: batch rows are documents, of at most `rows` and M */
 } hopper_place;
 
 /* hopper_tiles.c: the place of a whole call; and of a shard of a sequence in

@@ -13,9 +13,10 @@
 
 /* Copies the classes of the table and finds the packed rows among their
  * rows. */
-static void tiles_fill_classes(const hopper_table *table, hopper_launch *l) {
+static void tiles_fill_classes(const hopper_table *table, const hopper_place *at,
+                               hopper_launch *l) {
   memcpy(l->classes, table->classes, sizeof l->classes);
-  hopper_packing_fill(table, l);
+  if (!at->packed) hopper_packing_fill(table, l);
 }
 
 static void tiles_fill_tables(const hopper_table *table, hopper_launch *l) {
@@ -134,8 +135,8 @@ static double tiles_visits(const hopper_table *table, const hopper_launch *l,
 
 /* Sets the size of sets of boxes of zeros; returns the number of sets of a
  * interval. 0: zeros are not stored in boxes. `pairwise` kernels lack the
- * shared memory for them. Some intervals are too short for a box or begin
- * before the first row. Sets of wide heads are low, like their boxes. */
+ * shared memory for them, and a box would reach into another document. Some
+ * intervals are too short for a box or begin before the first row. Sets of wide heads are low, like their boxes. */
 static int64_t tiles_count_boxes(const hopper_table *table,
                                  const hopper_place *at, hopper_launch *l,
                                  int64_t interval) {
@@ -144,7 +145,7 @@ static int64_t tiles_count_boxes(const hopper_table *table,
   tall = minimum(tall, HOPPER_TALL_ROWS) / HOPPER_BOX_ROWS * HOPPER_BOX_ROWS;
   l->box_rows = (int)tall;
   l->box_rest = l->queries % l->residues;
-  if (table->pairwise || !tall) return 0;
+  if (table->pairwise || at->packed || !tall) return 0;
   if (l->shifts && (at->low > 0 || at->shorter)) return 0;
   return tiles_parts(interval, tall * l->residues) * l->residues;
 }
@@ -210,7 +211,8 @@ static void tiles_choose_sections(hopper_launch *l, int64_t blocks,
 }
 
 /* Counts and orders the tiles. Where causal cells are many tiles long, the last
- * tiles of all heads run first: they are the longest. The device sorts tiles with
+ * tiles of all heads run first: they are the longest. So do those of documents, which
+ * only long ones have. The device sorts tiles with
  * lists itself. False: there are too many tiles. */
 static bool tiles_fill(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
@@ -222,9 +224,10 @@ static bool tiles_fill(const hopper_table *table, const hopper_place *at,
   int64_t each = tiles_number(l, 1);
   l->spread = 0;
   for (int32_t i = 0; i < l->class_count; i++)
-    l->spread |= table->causal && !at->sorted && l->classes[i].tiles > LONG;
+    l->spread |= table->causal && !at->sorted &&
+                 (at->packed || l->classes[i].tiles > LONG);
   tiles_choose_sections(l, blocks, each, at->sorted);
-  tiles_fill_classes(table, l);
+  tiles_fill_classes(table, at, l);
   each = tiles_number(l, l->section);
   int64_t sections = tiles_parts(blocks, l->section) * l->shares;
   if (each > most / sections) return false;
@@ -309,7 +312,7 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
   tiles_fill_tables(table, l);
   tiles_fill_place(table, place, l);
   l->tile_rows = tile_rows;
-  tiles_fill_classes(table, l);
+  tiles_fill_classes(table, place, l);
   return place->low == place->high || tiles_fill(table, place, l);
 }
 

@@ -4,6 +4,7 @@
 #define DIL_TESTS_UNIT_CUDA_HOPPER_CASES_H
 
 #include "tests/support/gpu_case.h"
+#include <math.h>
 
 #define BF16(d) "heads 2; head_dim " #d "; dtype bf16;"
 #define F16(d) "heads 2; head_dim " #d "; dtype f16;"
@@ -25,6 +26,27 @@ static double documents(int32_t index, const int64_t *at, const int64_t *shape) 
 #define DOCUMENTS(b, n, m, how) \
   {.batch = b, .queries = n, .keys = m, .seed = 7, .layout = how, \
    .input = documents}
+/* Packed calls: documents of no row, of one, of 129 and of many; behind them rows of
+ * nobody, which hold NaN. */
+static const int32_t packed_rows[] = {0, 0, 1, 130, 130, 1100, 1101, 1390, 1390};
+static const int32_t packed_keys[] = {0, 64, 64, 300, 900, 1500, 1500, 1501, 1790};
+/* One document has nearly all rows, and each of 25 others has one at most. */
+static const int32_t uneven_rows[] = {0,    1300, 1301, 1302, 1303, 1304, 1305, 1306, 1307,
+                                      1308, 1309, 1310, 1311, 1312, 1313, 1314, 1315, 1316,
+                                      1317, 1318, 1319, 1320, 1321, 1322, 1323, 1323, 1324};
+static double of_nobody(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 0 && at[1] >= 1390 ? NAN : bad_values(tensor, at, number);
+}
+static double keys_of_nobody(int32_t tensor, const int64_t *at, double number) {
+  return at[1] >= (tensor == 0 ? 1390 : 1790) ? NAN : number;
+}
+#define PACKED(how) \
+  {.batch = 1, .queries = 1400, .keys = 1400, .seed = 7, .layout = how, \
+   .clean = true, .offsets = packed_rows, .documents = 8, .element = of_nobody}
+#define PACKED_APART(how) \
+  {.batch = 1, .queries = 1400, .keys = 1800, .seed = 7, .layout = how, \
+   .clean = true, .offsets = packed_rows, .key_offsets = packed_keys, \
+   .documents = 8, .element = keys_of_nobody}
 #define DOC "input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
 
 static const gpu_case cases[] = {
@@ -174,6 +196,24 @@ static const gpu_case cases[] = {
     {P(F16(32), "mask j % 3 != i % 2; branch { dilation 2; }"), 0,
      {.batch = 3, .queries = 290, .keys = 300, .seed = 7,
       .lengths = nearest_lengths, .told = outside_lengths}},
+    /* packed calls: values that are not finite in windows; keys apart; segments,
+     * bare rows, chains, every phase; wide heads */
+    {P(BF16(64), "causal; branch { window 30, 0; }"), 0, PACKED(0)},
+    {P("heads 4 kv 2; head_dim 128; dtype f16;", "causal; branch { window 99, 0; }"), 0,
+     PACKED(1)},
+    {P(BF16(64), "causal; branch { }"), 0, PACKED_APART(0)},
+    {P("heads 6 kv 2; head_dim 64; dtype bf16;", "branch { }"), 0, PACKED_APART(1)},
+    {P(F16(128), "branch { window 99, 40; dilation 3; }"), 0, PACKED_APART(0)},
+    {P(BF16(64), "causal; " THREE), 0, PACKED_APART(0)},
+    {P(BF16(64), THREE), FORCE_CHAIN, PACKED_APART(1)},
+    {P(F16(40), "combine mean; " THREE), 0, PACKED_APART(0)},
+    {P(BF16(64), "phase cycle; segments 100, 300; dilations 2, 6;"), 0, PACKED_APART(0)},
+    {P(BF16(32), "causal; branch { segment 250; dilation 7; }"), 0, PACKED_APART(0)},
+    {P(BF16(64), "causal; mask i - j < 50 || (i - j) % 8 == 0; branch { }"), 0,
+     PACKED_APART(0)},
+    {P("heads 2; head_dim 192 value 128; dtype bf16;", "causal; " THREE), 0,
+     PACKED_APART(0)},
+    {P(BF16(256), "branch { dilation 3; }"), 0, PACKED_APART(0)},
     /* masks that keep nothing of some tiles, and of all */
     {P(BF16(64), "mask i < 0; branch { }"), 0, SHAPE(1, 300, 300, 0)},
     {P(BF16(64), "mask i > 9; branch { dilation 4; }"), 0, SHAPE(1, 300, 3, 0)},
@@ -443,6 +483,15 @@ static const gpu_case left_cases[] = {
     {P(BF16(64), "branch { segment 256; }"), 0, SHAPE(2, 300, 0, 0)},
     {P(F16(32), "causal; mask i % 4 == j % 4 && i >= 30 || i < 9; branch { }"), 0,
      SHAPE(1, 500, 300, 0)},
+    {P(BF16(64), "causal; mask (i + j) % 3 != 1; branch { }"), 0, PACKED_APART(0)},
+    {P(BF16(64), "causal; score s - 0.1 * (i - j); branch { }"), 0, PACKED_APART(0)},
+    {P(F16(64), "causal; sink 0.5; branch { }"), 0, PACKED_APART(0)},
+    {P(BF16(64), CROSSING), FORCE_FUSE, PACKED_APART(0)},
+    {P(BF16(64), "branch { segment 256; } branch { dilation 3; }"), FORCE_FUSE,
+     PACKED_APART(1)},
+    {P(BF16(64), "causal; branch { }"), 0,
+     {.batch = 1, .queries = 1324, .keys = 1324, .seed = 7, .clean = true,
+      .offsets = uneven_rows, .documents = 26}},
 };
 enum {
   CASES = sizeof cases / sizeof cases[0],
