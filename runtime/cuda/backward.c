@@ -155,9 +155,7 @@ static dil_status backward_lay_out(backward_run *b) {
   dil_status status = backward_forward_bytes(b, &pass);
   at->facts = 0;
   at->fast = round_up(backward_facts_count(b) * rows * DIL_FACTS * 4, 256);
-  bool packed = b->run.call->packed.queries;
-  int64_t fast = packed ? 0 : hopper_gradient_bytes(&b->run);
-  at->lists = at->fast + round_up(fast, 256);
+  at->lists = at->fast + round_up(hopper_gradient_bytes(&b->run), 256);
   at->state_o = at->lists + round_up(backward_list_bytes(b), 256);
   at->state_lse =
       at->state_o +
@@ -339,7 +337,7 @@ static dil_status backward_run_softmax(backward_run *b) {
                                     : backward_run_joint(b);
 }
 
-/* Rows behind the last document have gradients of 0. */
+/* Rows behind the last document have gradients of 0. The fast kernels see to that. */
 static dil_status backward_clear(const backward_run *b, const cuda_code *code) {
   dil_status status = gradient_clear(&b->gradient, &b->gradient.q, false, code);
   return status ? status : backward_clear_keys(b, code);
@@ -348,8 +346,8 @@ static dil_status backward_clear(const backward_run *b, const cuda_code *code) {
 static dil_status backward_run_all(backward_run *b) {
   const gradient_run *g = &b->gradient;
   const cuda_code *const *round = &b->codes.q; /* it may come late */
-  dil_status status =
-      b->run.call->packed.queries ? backward_clear(b, *round) : DIL_OK;
+  bool clears = b->run.call->packed.queries && backward_fast_refusal(b);
+  dil_status status = clears ? backward_clear(b, *round) : DIL_OK;
   if (!status && b->run.bounds)
     status = (backward_reads_lists_alone(b) ? general_choose : general_bounds)(
         &b->run, b->codes.general);

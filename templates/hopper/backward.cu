@@ -86,6 +86,9 @@
 #ifndef PAIRWISE
 #define PAIRWISE 0       // 1: masks, or several windows, decide over pairs
 #endif
+#if NESTED && !PAIRWISE && !DROPS && !FUSED && !MARKS && !SCORED
+#define DOCUMENTS 1      // as in hopper.cu
+#endif
 #define LISTS 0
 #define TURNS 1
 #define BARE 0           // hopper_zero clears such rows
@@ -139,7 +142,11 @@
 #define PLAN_RUNS 8
 #define RUN_BYTES (PAIRWISE ? 64 : 32)
 #endif
+#if DOCUMENTS && HOLDS_KEYS
+#define PLAN_HEAD 64
+#else
 #define PLAN_HEAD 48
+#endif
 #define PLAN_BYTES (PLAN_HEAD + PLAN_RUNS * RUN_BYTES)
 #define TILE_BYTES 32
 #define MESSAGE_BYTES (PAIRWISE ? 64 : 48)

@@ -77,6 +77,7 @@ typedef struct hopper_facts_launch {
   float kept;                  /* the share of weights that dropout leaves; it is
                                   a factor of the deltas */
   const int *lengths;          /* [batches] or NULL: the keys of each batch row */
+  const int *rows_end, *keys_end; /* NULL, or where the rows of documents end */
   const void *v;
   long long v_stride[3];
   int keys, key_heads;

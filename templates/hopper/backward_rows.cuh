@@ -152,13 +152,14 @@ DEVICE void look_at_row(const hopper_facts_launch &run, const head_row &r,
                         float delta, float2 *tops) {
   bool apart = run.state_lse != 0;
   long long at = offset_of(run.do_stride, r.b, r.n, r.h);
+  bool there = r.there && (!run.rows_end || r.n < *run.rows_end);
   float square = dot_rows(run.do_, run.do_, at, at, r.there);
   if (apart && run.dlse)
     delta = run.dlse[offset_of(run.dlse_stride, r.b, r.n, r.h)] / run.weight *
             run.kept;
   if (apart && !run.dlse) delta = 0;
-  take_top(&tops->x, apart ? 4 * square : square, r.there);
-  take_top(&tops->y, fabsf(delta), r.there);
+  take_top(&tops->x, apart ? 4 * square : square, there);
+  take_top(&tops->y, fabsf(delta), there);
 }
 #endif
 
@@ -215,7 +216,7 @@ DEVICE void look_at_values(const hopper_facts_launch &run) {
   for (; t.left > 0; next_turn(t)) {
     head_row r = t.at;
     long long at = offset_of(run.v_stride, r.b, r.n, r.h);
-    r.there &= r.n < keys_of(run, r.b);
+    r.there &= r.n < (run.keys_end ? *run.keys_end : keys_of(run, r.b));
     take_top(&top, dot_rows(run.v, run.v, at, at, r.there), r.there);
   }
   raise_top(run.tops + 1, top);

@@ -120,7 +120,8 @@ DEVICE void clear_early(const hopper_launch &run) {
 #pragma unroll 1
   for (int t = blockIdx.x; t < run.batches * each; t += grid_size()) {
     int batch = t / each, early = away_of(&run, batch) - run.first;
-    int late = late_of(&run, batch), shift = document_shift(&run, batch);
+    int late = late_of(&run, batch);
+    int shift = has_documents(&run) ? queries_shift(&run, batch) : 0;
     int first = late + t - batch * each;
     if (has_documents(&run)) batch = 0;
 #pragma unroll 1

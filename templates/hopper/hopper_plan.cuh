@@ -29,6 +29,7 @@ enum {
 };
 enum { PLAN_FINISH = 8 };
 enum { WHERE_MAP = 12, WHERE_STRIDE = 16 };
+enum { AT_LATE = 48 }; // behind the messages: tile.late
 DEVICE u32 plan_of(u32 base, u32 stage) {
   return base + AT_PLAN + stage * PLAN_BYTES;
 }
@@ -101,18 +102,19 @@ DEVICE void plan_packed(const hopper_launch &run, u32 plan) {
 }
 
 // Writes the tile's message into the plan. Until the plan is sent, its head
-// holds the first key of the tile's document, the tile's class, instance and `away`.
+// holds the shift of streamed rows in the tensors, the tile's class, instance and
+// `away`.
 DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   const hopper_class &k = run.classes[x.klass];
-  int batch = x.batch, row = row_at(&run, &x), away = x.away, key = 0;
+  int batch = x.batch, row = row_at(&run, &x), away = x.away, shift = 0;
   shared_store(plan + 16, x.position, k.stride, x.rows,
                run.instances[x.instance].head);
-  if (DOCUMENTS) row += away = away_of(&run, batch);
-  if (has_documents(&run)) key = keys_at(&run, batch).first;
-  shared_store(plan, key, x.klass, x.instance, away);
+  if (DOCUMENTS) row += held_away(away = away_of(&run, batch));
+  if (has_documents(&run)) shift = streamed_shift(&run, batch);
+  shared_store(plan, shift, x.klass, x.instance, away);
+  if (DOCUMENTS && HOLDS_KEYS) shared_set(plan + AT_LATE, late_of(&run, batch));
   if (has_documents(&run)) {
-    dil_extent rows = queries_of(&run, batch);
-    row += rows.first + rows.count - run.queries;
+    row += held_shift(&run, batch);
     batch = 0;
   }
   map_row at = map_row_of(row, k.stride, k.slot, run.query_rest[k.slot]);
@@ -144,6 +146,9 @@ DEVICE key_run plan_run(const hopper_launch &run, int from, u32 plan) {
   x.away = shared_word(plan + 12);
   x.instance = shared_word(plan + 8);
   x.rows = shared_word(plan + 24);
+#if HOLDS_KEYS && DOCUMENTS
+  x.late = shared_word(plan + AT_LATE);
+#endif
   return keys_inside(&run, &x, p, in);
 }
 
@@ -175,9 +180,10 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool begun,
     u32 to = run_at(plan, __popc(all & ((1u << lane) - 1)));
     const hopper_key_range &p = *plan_range(run, plan, first_range(from) + lane);
     int low = run.key_low - streamed_away(shared_word(plan + 12));
-    if (keys.count <= 0) keys = {low, 0};
-    int first = DOCUMENTS ? shared_word(plan) : 0;
-    map_row at = map_row_of(keys.position - low + first, p.stride, p.slot,
+    int late = DOCUMENTS && HOLDS_KEYS ? shared_word(plan + AT_LATE) : 0;
+    if (keys.count <= 0) keys = {low + late, 0};
+    int shift = DOCUMENTS ? shared_word(plan) : 0;
+    map_row at = map_row_of(keys.position - low + shift, p.stride, p.slot,
                             run.key_rest[p.slot]);
     shared_store(to, keys.position, keys.count, at.row,
                  at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);

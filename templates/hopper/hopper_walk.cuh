@@ -37,6 +37,9 @@ typedef struct tile {
   int batch;
   int away;     // M minus the number of the batch row's keys. Kernels that take
                 // documents find it later, to save registers
+#if HOLDS_KEYS && DOCUMENTS
+  int late;     // streamed rows that the batch row lacks before its first one
+#endif
   short klass, instance;
 } tile;
 
@@ -72,8 +75,12 @@ DEVICE int again(int batch) {
 #endif
   return batch;
 }
+DEVICE int most_queries(const hopper_launch *run) {
+  return HOLDS_KEYS ? run->key_high - run->key_low : run->queries;
+}
 DEVICE dil_extent queries_of(const hopper_launch *run, int batch) {
-  return document_of(run->documents, again(batch), run->document_rows, run->queries);
+  return document_of(run->documents, again(batch), run->document_rows,
+                     most_queries(run));
 }
 DEVICE dil_extent keys_at(const hopper_launch *run, int batch) {
   return document_of(run->key_documents, again(batch), run->document_keys, run->keys);
@@ -92,7 +99,10 @@ DEVICE int away_of(const hopper_launch *run, int batch) {
 }
 // How many rows a document has less than the longest: it lacks the first ones.
 DEVICE int late_of(const hopper_launch *run, int batch) {
-  return has_documents(run) ? run->queries - queries_of(run, batch).count : 0;
+  return has_documents(run) ? most_queries(run) - queries_of(run, batch).count : 0;
+}
+DEVICE int held_late(const hopper_launch *run, int batch) {
+  return HOLDS_KEYS ? 0 : late_of(run, batch);
 }
 // How much earlier the rows that tiles hold stand, and those that they stream.
 // Both end where the batch row's keys end.
@@ -109,9 +119,17 @@ DEVICE int origin_of(const hopper_launch *run, int away) {
 DEVICE int row_at(const hopper_launch *run, const tile *x) {
   return x->position - run->first + held_away(x->away);
 }
-// From the number of a document's row in the call to that in the tensors.
-DEVICE int document_shift(const hopper_launch *run, int batch) {
-  return has_documents(run) ? queries_of(run, batch).first - late_of(run, batch) : 0;
+// From the number of a document's row in the call to that in the tensors: of its
+// queries; of the rows that tiles hold, and that they stream.
+DEVICE int queries_shift(const hopper_launch *run, int batch) {
+  dil_extent rows = queries_of(run, batch);
+  return rows.first + rows.count - most_queries(run);
+}
+DEVICE int held_shift(const hopper_launch *run, int batch) {
+  return HOLDS_KEYS ? keys_at(run, batch).first : queries_shift(run, batch);
+}
+DEVICE int streamed_shift(const hopper_launch *run, int batch) {
+  return HOLDS_KEYS ? queries_shift(run, batch) : keys_at(run, batch).first;
 }
 
 // The position from which residues count: 0, or the start of the segment if all
@@ -179,7 +197,7 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   x->batch = block / run->periods;
   if (x->batch >= run->batches) return false;
   int away = away_of(run, x->batch);
-  int lead = held_away(away) - late_of(run, x->batch), first = run->low - lead;
+  int lead = held_away(away) - held_late(run, x->batch), first = run->low - lead;
   const hopper_instance *m = &run->instances[x->instance];
   int low = origin_of(run, lead) +
             (SHIFTS ? m->interval * run->interval : 0) +
@@ -191,7 +209,7 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   }
   if (DOCUMENTS) { // computed again to save registers
     away = away_of(run, x->batch);
-    first = run->low - held_away(away) + late_of(run, x->batch);
+    first = run->low - held_away(away) + held_late(run, x->batch);
   }
   if (!NESTED && k->crossing) {
     tile_among(run, k, t, greater(low, first),
@@ -305,6 +323,15 @@ DEVICE int key_residue(const hopper_launch *run, const tile *x,
          base_of(run, x->position);
 }
 
+DEVICE int streamed_late(const tile *x) {
+#if HOLDS_KEYS && DOCUMENTS
+  return x->late;
+#else
+  (void)x;
+  return 0;
+#endif
+}
+
 // The run of a key range: from the first key that some row of the tile sees to
 // the key range's end. Keys beyond the last row's window stay in the run if
 // this call has rows at their positions. These rows see the keys, so the keys
@@ -314,9 +341,8 @@ DEVICE key_run keys_inside(const hopper_launch *run, const tile *x,
                            const hopper_key_range *p, key_bounds in) {
   key_run r;
   int last = x->position + (x->rows - 1) * run->classes[x->klass].stride;
-  int low = greater(greater(in.low, p->low),
-                    greater(run->key_low - streamed_away(x->away),
-                            x->position - p->left));
+  int from = run->key_low - streamed_away(x->away) + streamed_late(x);
+  int low = greater(greater(in.low, p->low), greater(from, x->position - p->left));
   int high = lesser(lesser(in.high, p->high), run->key_high - x->away);
   r.position = first_from(low, key_residue(run, x, p), p->stride);
   r.count = 0;
@@ -409,7 +435,7 @@ DEVICE bare_span span_find(const hopper_launch *run, int t) {
   x.at = shape_residue(run, &run->instances[x.instance],
                        row_residue(run, &interval, x.row));
   if (has_documents(run)) { // where the rows stand in the tensors
-    x.row += document_shift(run, x.batch);
+    x.row += queries_shift(run, x.batch);
     x.batch = 0;
   }
   return x;

@@ -124,6 +124,9 @@ sed 's/causal;/causal; mask (i + j + h) % 3 > 0 || i - j < 40;/' "$TMP/d64.dil" 
   >"$TMP/masks.dil"
 sed 's/causal;/mask i * j % 3 < 2; score 3 * tanh(s \/ 3);/' "$TMP/dropout.dil" \
   >"$TMP/hidden.dil"
+cat >"$TMP/longnet.dil" <<'END'
+pattern p { heads 4; head_dim 64; dtype f16; causal; segments 32, 64; dilations 1, 2; }
+END
 cat >"$TMP/blocks.dil" <<'END'
 pattern p { heads 4 kv 2; head_dim 128; dtype bf16; block 64;
             keep hash(h, bi, bj) % 10 < 4 || bi == bj; branch { } }
@@ -279,6 +282,10 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
       "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" \
       >"$TMP/lengths.npy"
     made_by_hopper d64 --seq 170 --keys 230 --batch 2 --lengths "$TMP/lengths.npy"
+    printf '\223NUMPY\1\0\166\0%-117s\n\0\0\0\0\1\0\0\0\110\0\0\0\276\0\0\0' \
+      "{'descr': '<i4', 'fortran_order': False, 'shape': (4,), }" >"$TMP/offsets.npy"
+    made_by_hopper d64 --offsets "$TMP/offsets.npy"
+    made_by_hopper longnet --offsets "$TMP/offsets.npy"
     # A trace cuts names after 31 characters.
     hopper_gradients slopes 'dq:scores:drop dkv:scores:drop' --train --seed 5
     hopper_gradients cap 'dq:scores dkv:scores'

@@ -105,12 +105,14 @@ static dil_status backward_with(gradient_data *g, dil_cuda_kernel *made,
     status = own_workspace ? backward_in_own(made, &on)
                            : gpu_module()->backward(made, &on, NULL);
   if (!status) status = gpu_module()->wait(gpu_device(), NULL);
+  char why[400]; /* a lost context refuses all that follows */
+  snprintf(why, sizeof why, "%s", status ? dil_last_error() : "");
   for (int32_t i = 0; i < count; i++) {
     dil_status down = move_down(&list[i], !status && i >= GIVEN);
     if (!status) status = down;
   }
   gpu_copy_down(g->forward, &forward, false);
-  return status;
+  return why[0] ? dil_fail(status, "%s", why) : status;
 }
 
 dil_status gpu_backward(gradient_data *g, dil_cuda_kernel *made,

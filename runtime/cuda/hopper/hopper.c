@@ -242,12 +242,16 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   return status;
 }
 
-/* The same of documents; NULL: they do not. Tiles are counted for documents of the
- * longest one's rows, so that very many short ones beside it make many empty tiles. */
+bool documents_are_uneven(const cuda_run *r) {
+  enum { UNEVEN = 16 };
+  return r->B * r->N > UNEVEN * r->call->q.shape[1];
+}
+
+/* Why documents exclude it; NULL: they do not. */
 static const char *hopper_refuses_documents(const cuda_run *r, const hopper_table *table,
                                             const cuda_code *code) {
-  enum { UNEVEN = 16 };
   const hopper_memory *m = code->memory;
+  if (r->shard) return "documents of a shard";
   if (table->pairwise || code->about.knob[HOPPER_KNOB_SCORES])
     return "masks or scores of documents";
   if (r->table->sinks) return "sinks of documents";
@@ -255,8 +259,7 @@ static const char *hopper_refuses_documents(const cuda_run *r, const hopper_tabl
   if (!m->nested) return "documents where segments are not nested";
   if (table->interval && table->endless)
     return "documents where only some branches have segments";
-  if (r->B * r->N > UNEVEN * r->call->q.shape[1]) return "documents of very uneven length";
-  return NULL;
+  return documents_are_uneven(r) ? "documents of very uneven length" : NULL;
 }
 
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For

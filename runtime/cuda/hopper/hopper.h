@@ -40,6 +40,10 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
 
+/* Returns whether very many short documents stand beside a long one. Tiles are counted
+ * for as many rows as that has, so that most would be empty. */
+bool documents_are_uneven(const cuda_run *r);
+
 /* hopper_packing.c: sets in a launch's classes which of them share tiles. */
 void hopper_packing_fill(const hopper_table *table, hopper_launch *l);
 

@@ -31,6 +31,7 @@ static void facts_fill(const gradient_run *g, const float *state_lse,
   const cuda_run *r = g->of;
   const dil_table *t = r->table;
   const dil_tensor *dlse = g->lse_gradient, *v = &r->call->v;
+  const dil_packed *packed = &r->call->packed;
   *l = (hopper_facts_launch){.o = g->o.data,
                              .o_wide = g->o.dtype == DIL_F32,
                              .do_ = r->call->o.data,
@@ -39,15 +40,14 @@ static void facts_fill(const gradient_run *g, const float *state_lse,
                              .state_lse = state_lse,
                              .facts = space->facts,
                              .weight = r->weight,
-                             .batches = (int)r->B,
-                             .rows = (int)r->N,
+                             .batches = packed->queries ? 1 : (int)r->B,
+                             .rows = (int)(packed->queries ? r->call->q.shape[1] : r->N),
                              .heads = t->heads,
-                             .fact_blocks =
-                                 facts_blocks(r, r->B * r->N * t->heads),
+                             .fact_blocks = facts_blocks(r, cuda_rows(r) * t->heads),
                              .kept = r->drop ? (float)(1 - t->dropout) : 1,
                              .lengths = r->call->lengths,
                              .v = v->data,
-                             .keys = (int)r->M,
+                             .keys = (int)(packed->queries ? v->shape[1] : r->M),
                              .key_heads = t->kv_heads,
                              .tops = space->tops,
                              .row_words = space->row_words,
@@ -57,6 +57,10 @@ static void facts_fill(const gradient_run *g, const float *state_lse,
                              .seed_high = (unsigned)(r->call->seed >> 32),
                              .first = (int)cuda_queries(r).first,
                              .key_first = (int)cuda_keys(r).first};
+  if (packed->queries) {
+    l->rows_end = packed->queries + r->B;
+    l->keys_end = packed->keys + r->B;
+  }
   if (backward_asks_states(t)) l->general_facts = g->facts;
   if (r->shard) {
     l->batch = r->shard->batch;
@@ -64,7 +68,7 @@ static void facts_fill(const gradient_run *g, const float *state_lse,
     l->numbers = r->shard->numbers;
   }
   if (t->dtype == DIL_F16)
-    l->value_blocks = facts_blocks(r, r->B * r->M * t->kv_heads);
+    l->value_blocks = facts_blocks(r, (int64_t)l->batches * l->keys * t->kv_heads);
   facts_strides(&g->o, l->o_stride);
   facts_strides(&r->call->o, l->do_stride);
   facts_strides(v, l->v_stride);

@@ -110,7 +110,8 @@ static hopper_place gradient_place(const cuda_run *r, int32_t pass,
     return holds_keys ? gradient_place_keys(r)
                       : hopper_place_shard(r->table, pass, r->shard, r->B);
   hopper_place place = hopper_place_whole(r->B, r->N, r->M);
-  place.shorter = r->call->lengths != NULL;
+  place.packed = r->call->packed.queries != NULL;
+  place.shorter = r->call->lengths || place.packed;
   if (!holds_keys) return place;
   place.rows = r->M;
   place.first = place.low = 0;
@@ -149,6 +150,22 @@ static dil_status gradient_fill_maps(const gradient_run *g, int32_t pass,
                        t->stride_count, *maps[i]);
   }
   return status;
+}
+
+/* Documents: all rows of a tensor stand side by side. */
+static void gradient_fill_documents(const cuda_run *r, const hopper_table *table,
+                                    bool keys, hopper_backward_launch *l) {
+  const dil_call *c = r->call;
+  if (!c->packed.queries) return;
+  const int64_t rows = c->q.shape[1], others = c->k.shape[1];
+  l->of.documents = c->packed.queries;
+  l->of.key_documents = c->packed.keys;
+  l->of.document_rows = l->query_rows = (int)rows;
+  l->of.document_keys = (int)others;
+  for (int32_t i = 0; i < table->stride_count; i++) {
+    l->of.query_rest[i] = (short)((keys ? others : rows) % table->strides[i]);
+    l->of.key_rest[i] = (short)((keys ? rows : others) % table->strides[i]);
+  }
 }
 
 void hopper_gradient_fill(const gradient_run *g, const hopper_gradient_space *space,
@@ -210,6 +227,7 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
+  gradient_fill_documents(r, form.table, keys, l);
   return status;
 }
 
@@ -231,13 +249,19 @@ static dil_status gradient_start(const gradient_run *g, const cuda_code *code,
   return cuda_launch(g->of, code, entry, blocks, threads, shared, parameter);
 }
 
-/* A kernel over all rows, which blocks take in turn. */
+/* A kernel over all rows, which blocks take in turn: of documents, those of the
+ * tensor. */
 static dil_status gradient_start_rows(const gradient_run *g, const cuda_code *code,
                                       int32_t entry, const hopper_backward_launch *l) {
   enum { BLOCKS_A_PROCESSOR = 8, THREADS = 256 };
+  hopper_backward_launch all = *l;
+  if (l->of.documents) {
+    all.of.batches = 1;
+    all.of.queries = gradient_holds_keys(code) ? l->of.document_keys : l->of.document_rows;
+  }
   return gradient_start(g, code, entry,
                         BLOCKS_A_PROCESSOR * g->of->device->facts.processors, THREADS,
-                        0, l);
+                        0, &all);
 }
 
 static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
@@ -258,7 +282,7 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
 bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code) {
   const cuda_run *r = g->of;
   const gradient_memory *m = code->memory;
-  if (m->misses || r->call->lengths) return false;
+  if (m->misses || r->call->lengths || r->call->packed.queries) return false;
   if (!r->shard) return r->N <= r->M;
   const hopper_place all = gradient_place(r, 0, gradient_holds_keys(code));
   return code->family != &cuda_hopper_fused && all.low <= all.first &&
@@ -332,7 +356,7 @@ static int64_t space_facts(const cuda_run *r) {
 }
 
 int64_t hopper_gradient_bytes(const cuda_run *r) {
-  int64_t rows = r->B * r->N * r->table->heads;
+  int64_t rows = cuda_rows(r) * r->table->heads;
   bool own = backward_asks_states(r->table);
   return space_facts(r) + (own ? rows * DIL_FACTS * (int64_t)sizeof(float) : 0);
 }
@@ -404,6 +428,20 @@ static const char *gradient_shard_refusal(const gradient_run *g, bool early) {
   return NULL;
 }
 
+/* As hopper_refuses_documents in hopper.c. */
+static const char *gradient_refuses_documents(const cuda_run *r, const gradient_memory *m,
+                                              bool early, const cuda_code *code) {
+  bool pairwise = false;
+  for (int32_t p = 0; p < r->table->pass_count; p++) pairwise |= m->table[p].pairwise;
+  if (pairwise || r->table->scored) return "masks or scores of documents";
+  if (backward_asks_states(r->table)) return "passes of documents with facts of their own";
+  if (r->drop) return "dropout of documents";
+  if (code->family == &cuda_hopper_fused) return "documents in any order";
+  if (!m->nested) return "documents where segments are not nested";
+  if (early) return "documents where only some branches have segments";
+  return documents_are_uneven(r) ? "documents of very uneven length" : NULL;
+}
+
 const char *hopper_gradient_refusal(const gradient_run *g,
                                     const cuda_code *code) {
   enum { FEW_ROWS = 64 };
@@ -413,7 +451,10 @@ const char *hopper_gradient_refusal(const gradient_run *g,
   bool early = gradient_has_early_rows(m, r->table->pass_count);
   if (code->about.knob[GRADIENT_KNOB_SHARDS] != (r->shard != NULL))
     return r->shard ? "a shard" : "a whole sequence, by a kernel for shards";
-  if (c->packed.queries) return "documents of a packed call";
+  if (c->packed.queries) {
+    const char *documents = gradient_refuses_documents(r, m, early, code);
+    if (documents) return documents;
+  }
   if (r->M == 0) return "no keys";
   if (c->lengths && !m->nested)
     return "lengths where segments are not nested";

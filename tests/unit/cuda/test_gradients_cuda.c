@@ -53,6 +53,15 @@ END_TEST
 /* ---- ways to ask --------------------------------------------------------- */
 
 static const int32_t some_lengths[] = {61, 90, 0};
+/* Documents of no row, of one and of many, and rows of nobody behind them. */
+static const int32_t some_rows[] = {0, 0, 1, 70, 70, 165, 190};
+static const int32_t some_keys[] = {0, 9, 9, 100, 120, 220, 221};
+#define DOCUMENTS                                                             \
+  .batch = 1, .queries = 200, .keys = 200, .clean = true, .offsets = some_rows, \
+  .documents = 6
+#define DOCUMENTS_APART                                                       \
+  .batch = 1, .queries = 200, .keys = 230, .clean = true, .offsets = some_rows, \
+  .key_offsets = some_keys, .documents = 6
 
 /* A few elements of q, k, v and dO are not finite: what a pair of weight 0 has
  * of them must not show. */
@@ -255,6 +264,35 @@ static const struct {
      P(SMALL, "combine mean; causal; segments 32, 64; dilations 1, 2;"),
      0,
      {.element = scaled_loss}},
+    {"documents", P(SMALL, "causal; branch { }"), 0, {.call = {DOCUMENTS}}},
+    {"documents, other keys",
+     P("heads 4 kv 2; head_dim 64", "branch { }"),
+     0,
+     {.call = {DOCUMENTS_APART}}},
+    {"documents, wide heads",
+     P("heads 2; head_dim 128", "causal; window 30, 0; branch { }"),
+     0,
+     {.call = {DOCUMENTS_APART}, .without_lse = true}},
+    {"documents, longnet",
+     P("heads 4 kv 2; head_dim 64", "causal; phase kv; segments 32, 64; dilations 1, 2;"),
+     FORCE_CHAIN,
+     {.call = {DOCUMENTS_APART}}},
+    {"documents, a dilation of segments",
+     P("heads 2; head_dim 192 value 128", "branch { segment 50; dilation 3; }"),
+     0,
+     {.call = {DOCUMENTS_APART}}},
+    {"documents, every phase",
+     P(SMALL, "causal; branch { dilation 4; phase each - 1; }"),
+     0,
+     {.call = {DOCUMENTS_APART}}},
+    {"documents, not finite",
+     P(SMALL, "causal; window 9, 0; branch { }"),
+     0,
+     {.call = {DOCUMENTS, .element = spoil}, .element = spoil_output}},
+    {"documents, mean",
+     P(SMALL, "combine mean; causal; segments 32, 64; dilations 1, 2;"),
+     0,
+     {.call = {DOCUMENTS_APART}}},
     {"detached, its joint lse made again",
      P(SMALL, "gradient detached; causal; segments 32, 64; dilations 1, 2;"),
      0,
@@ -268,7 +306,7 @@ static void try_way(int32_t i, dil_dtype dtype, int32_t seed,
   call_shape *call = &shape.call;
   if (!call->batch) call->batch = 1;
   if (!call->queries) call->queries = 90;
-  call->keys = 90;
+  if (!call->keys) call->keys = 90;
   call->seed += (uint32_t)seed + 1;
   try(ways[i].name, ways[i].text, dtype, ways[i].force, shape, check);
 }

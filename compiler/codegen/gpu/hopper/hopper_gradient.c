@@ -134,11 +134,12 @@ static int32_t gradient_width(const dil_table *t, const gradient_made *made) {
 
 /* As templates/hopper/backward.cu lays it out: tiles; the facts and words of a
  * stage, its messages and barriers; plans, the other barriers and the slopes of
- * four tiles; dS of the fused form. With masks plans and messages are longer. */
+ * four tiles; dS of the fused form. With masks plans and messages are longer, and
+ * with documents plans of keys are. */
 static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
                               const gradient_config *s) {
   enum { STAGE_REST = 152, REST = 800, SLOPES = 16, SLOPES_REST = 32 };
-  enum { MASKS = 768, STAGE_MASKS = 32 };
+  enum { MASKS = 768, STAGE_MASKS = 32, DOCUMENTS = 32 };
   enum { HELD_ROWS = 64 * GRADIENT_WARPGROUPS };
   int32_t head = gradient_head(t) * 2, wide = gradient_value(t) * 2;
   bool keys = v->made->makes != GRADIENT_Q, scored = v->made != &made_values;
@@ -148,7 +149,7 @@ static int32_t gradient_bytes(const dil_table *t, const gradient_variant *v,
       v->made == &made_fused ? 2 * HELD_ROWS * s->rows * 2 + SLOPES_REST : 0;
   return HELD_ROWS * s->held * (head + (scored ? wide : 0)) + slopes +
          s->stages * (s->rows * (head + wide) + facts + STAGE_REST) + REST +
-         (t->scored ? SLOPES : 0) +
+         (keys ? DOCUMENTS : 0) + (t->scored ? SLOPES : 0) +
          (gradient_asks_pairs(t) ? MASKS + s->stages * STAGE_MASKS : 0);
 }
 
