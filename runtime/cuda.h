@@ -229,14 +229,15 @@ enum {
   GRADIENT_KNOB_PARTS = GENERAL_KNOB_PARTS,
   GRADIENT_KNOB_MAKES,
   GRADIENT_KNOB_DROPS,
-  GRADIENT_KNOB_SHARDS
+  GRADIENT_KNOB_SHARDS,
+  GRADIENT_KNOB_DOCUMENTS
 };
 enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
 /* Knobs of the Hopper family. WHOLE: the code has no running state; it takes
  * only whole sequences of a plan with one pass. DROPS: the code takes the calls
  * with dropout, and no others. SCORES: scores are rewritten, but nothing else
  * decides over pairs. FORM: the form of scores; CUDA_SCORE_LINEAR keeps the
- * scale of products. LISTS: how many lists of kept blocks a call makes first. Of
+ * scale of products. DOCUMENTS: the code takes packed calls, too. LISTS: how many lists of kept blocks a call makes first. Of
  * each list: the sizes of its blocks of queries and of keys; as bits whether
  * heads and batch rows have their own; and 1 more than the number of the table of
  * bits that is the same list, or 0. */
@@ -245,6 +246,7 @@ enum {
   HOPPER_KNOB_DROPS,
   HOPPER_KNOB_SCORES,
   HOPPER_KNOB_FORM,
+  HOPPER_KNOB_DOCUMENTS,
   HOPPER_KNOB_LISTS,
   HOPPER_KNOB_LIST /* the first of HOPPER_LIST_KNOBS numbers of each */
 };

@@ -86,8 +86,8 @@
 #ifndef PAIRWISE
 #define PAIRWISE 0       // 1: masks, or several windows, decide over pairs
 #endif
-#if NESTED && !PAIRWISE && !DROPS && !FUSED && !MARKS && !SCORED
-#define DOCUMENTS 1      // as in hopper.cu
+#ifndef DOCUMENTS
+#define DOCUMENTS 0      // 1: calls may be packed, as in hopper.cu
 #endif
 #define LISTS 0
 #define TURNS 1

@@ -111,10 +111,9 @@
 // pairs. With masks consumers look themselves, with dropout an earlier launch.
 #define CHECKS (!PAIRWISE && !DROPS)
 
-// Packed calls: masks, scores, sinks and dropout ask for the document of a row, which
-// messages do not tell. Like lengths, they take registers.
-#if NESTED && !PAIRWISE && !DROPS && !SINKS && !SCORED
-#define DOCUMENTS 1
+#ifndef DOCUMENTS
+#define DOCUMENTS 0      // 1: calls may be packed. Messages do not tell documents, so that
+                         // masks, dropout, and scores that ask for them have general kernels
 #endif
 
 // The producer serves the kernels of gradients, too (backward.cu).

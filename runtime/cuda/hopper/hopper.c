@@ -250,13 +250,12 @@ bool documents_are_uneven(const cuda_run *r) {
 /* Why documents exclude it; NULL: they do not. */
 static const char *hopper_refuses_documents(const cuda_run *r, const hopper_table *table,
                                             const cuda_code *code) {
-  const hopper_memory *m = code->memory;
+  const dil_packed *packed = &r->call->packed;
   if (r->shard) return "documents of a shard";
-  if (table->pairwise || code->about.knob[HOPPER_KNOB_SCORES])
-    return "masks or scores of documents";
-  if (r->table->sinks) return "sinks of documents";
-  if (r->drop) return "dropout of documents";
-  if (!m->nested) return "documents where segments are not nested";
+  if (!code->about.knob[HOPPER_KNOB_DOCUMENTS])
+    return "masks, dropout, crossing segments or the numbers of documents";
+  if (r->table->sinks && packed->keys != packed->queries)
+    return "sinks of documents that may have more rows than keys";
   if (table->interval && table->endless)
     return "documents where only some branches have segments";
   return documents_are_uneven(r) ? "documents of very uneven length" : NULL;

@@ -429,15 +429,11 @@ static const char *gradient_shard_refusal(const gradient_run *g, bool early) {
 }
 
 /* As hopper_refuses_documents in hopper.c. */
-static const char *gradient_refuses_documents(const cuda_run *r, const gradient_memory *m,
-                                              bool early, const cuda_code *code) {
-  bool pairwise = false;
-  for (int32_t p = 0; p < r->table->pass_count; p++) pairwise |= m->table[p].pairwise;
-  if (pairwise || r->table->scored) return "masks or scores of documents";
+static const char *gradient_refuses_documents(const cuda_run *r, bool early,
+                                              const cuda_code *code) {
+  if (!code->about.knob[GRADIENT_KNOB_DOCUMENTS])
+    return "masks, dropout, crossing segments or the numbers of documents";
   if (backward_asks_states(r->table)) return "passes of documents with facts of their own";
-  if (r->drop) return "dropout of documents";
-  if (code->family == &cuda_hopper_fused) return "documents in any order";
-  if (!m->nested) return "documents where segments are not nested";
   if (early) return "documents where only some branches have segments";
   return documents_are_uneven(r) ? "documents of very uneven length" : NULL;
 }
@@ -452,7 +448,7 @@ const char *hopper_gradient_refusal(const gradient_run *g,
   if (code->about.knob[GRADIENT_KNOB_SHARDS] != (r->shard != NULL))
     return r->shard ? "a shard" : "a whole sequence, by a kernel for shards";
   if (c->packed.queries) {
-    const char *documents = gradient_refuses_documents(r, m, early, code);
+    const char *documents = gradient_refuses_documents(r, early, code);
     if (documents) return documents;
   }
   if (r->M == 0) return "no keys";

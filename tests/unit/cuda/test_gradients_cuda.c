@@ -285,6 +285,16 @@ static const struct {
      P(SMALL, "causal; branch { dilation 4; phase each - 1; }"),
      0,
      {.call = {DOCUMENTS_APART}}},
+    {"documents, slopes",
+     P("heads 2; head_dim 64", "input slope : f32[H]; causal; score s - slope[h] * (i - j); "
+                               "branch { }"),
+     0,
+     {.call = {DOCUMENTS_APART}}},
+    {"documents, a cap and sinks",
+     P(SMALL, "input z : f32[H] gradient; sink z[h]; causal; score 4 * tanh(s / 4); "
+              "branch { }"),
+     0,
+     {.call = {DOCUMENTS}}},
     {"documents, not finite",
      P(SMALL, "causal; window 9, 0; branch { }"),
      0,

@@ -58,6 +58,7 @@ static bool hopper_write(const gpu_request *r, int32_t variant,
   hopper_config s;
   if (!hopper_config_write(r, &shapes, variant, fallback, &s, code, text))
     return false;
+  hopper_config_put_documents(r, &s, code, text);
   put(text, "#define VALUE_DIM %d\n#define ELEMENT %d\n", t->value_dim,
       t->dtype == DIL_BF16 ? 1 : 2);
   put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,

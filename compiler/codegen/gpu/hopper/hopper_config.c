@@ -135,8 +135,7 @@ static kernel_features config_features(const dil_table *t, uint64_t passes,
   return w;
 }
 
-/* Whether the segments of every pass divide one another. */
-static bool config_is_nested(const dil_table *t) {
+bool hopper_config_is_nested(const dil_table *t) {
   for (int32_t p = 0; p < t->pass_count; p++)
     if (!hopper_is_nested(t, t->passes[p].branches)) return false;
   return true;
@@ -204,7 +203,7 @@ bool hopper_config_write(const gpu_request *r, const hopper_configs *all,
       config_features(t, code->passes, s->keys, config_has_states(r));
   hopper_put_layout(&w.layout, text);
   put(text, "#define NESTED %d\n#define BARE %d\n#define SHIFTS %d\n",
-      config_is_nested(t), w.bare, w.shifts);
+      hopper_config_is_nested(t), w.bare, w.shifts);
   put(text, "#define LEFT_WINDOWS %d\n#define BACK_WINDOWS %d\n", w.left,
       w.back);
   put(text, "#define ROW_RANGES %d\n#define STATES %d\n", has_row_ranges(t),
@@ -230,6 +229,32 @@ void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
   double share = s->drops ? r->common.plan->table.dropout : 0;
   put(text, "#define DROPS %d\n#undef DROPOUT\n#define DROPOUT %lluu\n",
       s->drops, (unsigned long long)(share * 4294967296.0));
+}
+
+static bool config_reads_batch_row(const expr *e) {
+  return expr_uses(e, EXPR_B_) || expr_uses(e, EXPR_BATCH) || expr_uses(e, EXPR_N_) ||
+         expr_uses(e, EXPR_M_);
+}
+
+bool hopper_asks_documents(const plan *p) {
+  const pattern *of = p->pattern;
+  bool asks = false;
+  for (int32_t c = 0; c < p->table.chain_count; c++)
+    for (int32_t n = 0; p->chain[c][n]; n++) asks |= config_reads_batch_row(p->chain[c][n]);
+  for (int32_t n = 0; n < of->sink_count; n++) asks |= config_reads_batch_row(of->sink[n]);
+  for (int32_t b = 0; b < p->table.branch_count; b++)
+    for (int32_t n = 0; n < of->branch[b].sink_count; n++)
+      asks |= config_reads_batch_row(of->branch[b].sink[n]);
+  return asks;
+}
+
+void hopper_config_put_documents(const gpu_request *r, const hopper_config *s,
+                                 dil_cuda_code *code, source_text *text) {
+  const plan *p = r->common.plan;
+  bool takes =
+      hopper_config_is_nested(&p->table) && !s->drops && !hopper_asks_documents(p);
+  code->knob[HOPPER_KNOB_DOCUMENTS] = takes;
+  put(text, "#define DOCUMENTS %d\n", takes);
 }
 
 bool hopper_is_whole(const dil_table *t) {

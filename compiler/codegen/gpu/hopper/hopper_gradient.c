@@ -335,6 +335,14 @@ static void gradient_put_plan(const plan *p, source_text *text) {
       gradient_has_unit_slopes(p));
 }
 
+/* Whether the kernel takes packed calls. */
+static bool gradient_takes_documents(const gpu_request *r, const gradient_variant *v) {
+  const plan *p = r->common.plan;
+  return hopper_config_is_nested(&p->table) && !gradient_asks_pairs(&p->table) &&
+         !v->drops && v->made != &made_fused && !r->gradients_of_shards &&
+         !hopper_asks_documents(p);
+}
+
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
                               const gradient_config *s, dil_cuda_code *code) {
   const dil_table *t = &r->common.plan->table;
@@ -348,7 +356,9 @@ static void gradient_describe(const gpu_request *r, const gradient_variant *v,
                           .knob = {[GRADIENT_KNOB_MAKES] = v->made->makes,
                                    [GRADIENT_KNOB_DROPS] = v->drops,
                                    [GRADIENT_KNOB_SHARDS] =
-                                       r->gradients_of_shards}};
+                                       r->gradients_of_shards,
+                                   [GRADIENT_KNOB_DOCUMENTS] =
+                                       gradient_takes_documents(r, v)}};
   snprintf(code->variant, sizeof code->variant,
            "hopper gradient %s %s%s%s%s %dx%d d%d", v->made->name,
            gradient_asks_pairs(t) ? "pairs " : "", t->scored ? "scores " : "",
@@ -375,7 +385,8 @@ static bool hopper_gradient_write(const gpu_request *r, int32_t variant,
       GRADIENT_WARPGROUPS, s->rows, s->stages);
   put(text, "#define QUERY_STAGES %d\n#define PINGPONG %d\n", s->held,
       s->turns);
-  put(text, "#define SHARED_LIMIT %d\n", code->shared);
+  put(text, "#define SHARED_LIMIT %d\n#define DOCUMENTS %d\n", code->shared,
+      code->knob[GRADIENT_KNOB_DOCUMENTS]);
   put(text, "#define DROPS %d\n#define DROPOUT %lluu\n", v.drops,
       (unsigned long long)(t->dropout * 4294967296.0));
   if (s->producer)
