@@ -138,5 +138,7 @@ bool has_multiplicity(const dil_table *t);
  * that do not depend on the key are finite. Chains can hide pairs that way
  * without a mask. */
 bool is_hiding(const plan *p);
+/* Returns whether scores or sinks read the number of their batch row, or its sizes. */
+bool reads_batch_row(const plan *p);
 
 #endif

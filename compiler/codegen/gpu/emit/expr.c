@@ -329,6 +329,23 @@ static bool hides(const expr *e) {
   return false;
 }
 
+static bool reads_own_row(const expr *e) {
+  return uses(e, EXPR_B_) || uses(e, EXPR_BATCH) || uses(e, EXPR_N_) ||
+         uses(e, EXPR_M_);
+}
+
+bool reads_batch_row(const plan *p) {
+  const pattern *of = p->pattern;
+  bool reads = false;
+  for (int32_t c = 0; c < p->table.chain_count; c++)
+    for (int32_t n = 0; p->chain[c][n]; n++) reads |= reads_own_row(p->chain[c][n]);
+  for (int32_t n = 0; n < of->sink_count; n++) reads |= reads_own_row(of->sink[n]);
+  for (int32_t b = 0; b < p->table.branch_count; b++)
+    for (int32_t n = 0; n < of->branch[b].sink_count; n++)
+      reads |= reads_own_row(of->branch[b].sink[n]);
+  return reads;
+}
+
 bool is_hiding(const plan *p) {
   for (int32_t c = 0; c < p->table.chain_count; c++)
     for (expr **x = p->chain[c]; *x; x++)

@@ -231,28 +231,11 @@ void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
       s->drops, (unsigned long long)(share * 4294967296.0));
 }
 
-static bool config_reads_batch_row(const expr *e) {
-  return expr_uses(e, EXPR_B_) || expr_uses(e, EXPR_BATCH) || expr_uses(e, EXPR_N_) ||
-         expr_uses(e, EXPR_M_);
-}
-
-bool hopper_asks_documents(const plan *p) {
-  const pattern *of = p->pattern;
-  bool asks = false;
-  for (int32_t c = 0; c < p->table.chain_count; c++)
-    for (int32_t n = 0; p->chain[c][n]; n++) asks |= config_reads_batch_row(p->chain[c][n]);
-  for (int32_t n = 0; n < of->sink_count; n++) asks |= config_reads_batch_row(of->sink[n]);
-  for (int32_t b = 0; b < p->table.branch_count; b++)
-    for (int32_t n = 0; n < of->branch[b].sink_count; n++)
-      asks |= config_reads_batch_row(of->branch[b].sink[n]);
-  return asks;
-}
-
 void hopper_config_put_documents(const gpu_request *r, const hopper_config *s,
                                  dil_cuda_code *code, source_text *text) {
   const plan *p = r->common.plan;
   bool takes =
-      hopper_config_is_nested(&p->table) && !s->drops && !hopper_asks_documents(p);
+      hopper_config_is_nested(&p->table) && !s->drops && !reads_batch_row(p);
   code->knob[HOPPER_KNOB_DOCUMENTS] = takes;
   put(text, "#define DOCUMENTS %d\n", takes);
 }

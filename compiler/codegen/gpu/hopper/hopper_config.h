@@ -53,9 +53,6 @@ void hopper_config_put_dropout(const gpu_request *r, const hopper_config *s,
 /* Tells the template and the run time whether the kernel takes packed calls. */
 void hopper_config_put_documents(const gpu_request *r, const hopper_config *s,
                                  dil_cuda_code *code, source_text *text);
-/* Whether scores or sinks read the number or the sizes of their batch row: the kernels
- * do not know the document of a row. */
-bool hopper_asks_documents(const plan *p);
 /* Whether the segments of every pass divide one another. */
 bool hopper_config_is_nested(const dil_table *t);
 /* Writes the rows of the tables of a kernel's launch, for hopper_launch.h. */

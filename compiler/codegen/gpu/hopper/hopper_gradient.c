@@ -340,7 +340,7 @@ static bool gradient_takes_documents(const gpu_request *r, const gradient_varian
   const plan *p = r->common.plan;
   return hopper_config_is_nested(&p->table) && !gradient_asks_pairs(&p->table) &&
          !v->drops && v->made != &made_fused && !r->gradients_of_shards &&
-         !hopper_asks_documents(p);
+         !reads_batch_row(p);
 }
 
 static void gradient_describe(const gpu_request *r, const gradient_variant *v,
