@@ -195,6 +195,8 @@ fuzz-long: tests
 	$(fuzzer) --count 2000 --seed $(FUZZ_SEED) --choices
 	$(fuzzer) --count 1000 --seed $(FUZZ_SEED) --grids
 	$(fuzzer) --count 1000 --seed $(FUZZ_SEED) --grids --backward
+	$(fuzzer) --count 1000 --seed $(FUZZ_SEED) --packed
+	$(fuzzer) --count 1000 --seed $(FUZZ_SEED) --packed --backward
 	FORMS_ROUNDS=1000000 $(BUILD)/tests/test_forms
 	@STRIKES=50 TEST_LIMIT=7200 BUILD=$(BUILD) tests/run.sh process_faults mpi_faults
 # libFuzzer needs clang; called by tests/fuzz/front.sh where it is installed.

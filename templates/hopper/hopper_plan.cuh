@@ -180,11 +180,12 @@ DEVICE int plan_runs(const hopper_launch &run, int from, u32 plan, bool begun,
     u32 to = run_at(plan, __popc(all & ((1u << lane) - 1)));
     const hopper_key_range &p = *plan_range(run, plan, first_range(from) + lane);
     int low = run.key_low - streamed_away(shared_word(plan + 12));
-    int late = DOCUMENTS && HOLDS_KEYS ? shared_word(plan + AT_LATE) : 0;
-    if (keys.count <= 0) keys = {low + late, 0};
-    int shift = DOCUMENTS ? shared_word(plan) : 0;
-    map_row at = map_row_of(keys.position - low + shift, p.stride, p.slot,
-                            run.key_rest[p.slot]);
+    int row = keys.position - low + (DOCUMENTS ? shared_word(plan) : 0);
+    if (keys.count <= 0) { // the first row of all: there is a map of its phase
+      keys = {low, 0};
+      row = 0;
+    }
+    map_row at = map_row_of(row, p.stride, p.slot, run.key_rest[p.slot]);
     shared_store(to, keys.position, keys.count, at.row,
                  at.phase | at.map << WHERE_MAP | p.stride << WHERE_STRIDE);
     shared_store(to + 16, p.left, p.right, __float_as_int(p.bias),

@@ -265,6 +265,10 @@ compare 80 12 edges packed pages choice linked_ranks gradients_cuda grid_kernels
     >"$TMP/choices for Hopper on sm_90" 2>&1
   "$BUILD/tests/fuzz/fuzz_pattern" --hopper --count 12 --seed "$seed" \
     >"$TMP/patterns for Hopper on sm_90" 2>&1
+  "$BUILD/tests/fuzz/fuzz_pattern" --hopper --packed --count 6 --seed "$seed" \
+    >"$TMP/packed calls for Hopper on sm_90" 2>&1
+  "$BUILD/tests/fuzz/fuzz_pattern" --hopper --packed --backward --count 2 --seed "$seed" \
+    >"$TMP/gradients of packed calls for Hopper on sm_90" 2>&1
   rings
   {
     hopper_gradients d64 'dq dkv'

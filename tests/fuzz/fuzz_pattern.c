@@ -3,7 +3,7 @@
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
  * with those that they do not take; --backward: gradients; --ring: gradients of
  * ranks on threads, or on GPUs; --choices: blocks chosen by their scores; --grids:
- * patterns over grids. Each case runs in a process of its own. Out: for a failure
+ * patterns over grids; --packed: calls of several documents. Each case runs in a process of its own. Out: for a failure
  * the pattern, made as small as it stays wrong, with its shape, plan and seed; at
  * the end one line, and exit 1 if anything failed. */
 #include "spec.h"
@@ -25,6 +25,7 @@ static bool backward; /* gradients, and no o */
 static bool on_ring;  /* gradients of ranks on threads */
 static bool choosing; /* blocks by their scores */
 static bool gridded;  /* patterns over grids */
+static bool packing;  /* packed calls */
 
 /* A few rows of q, k and v hold a NaN or an infinity: what sees them is NaN or
  * infinite, and nothing else is. */
@@ -72,14 +73,43 @@ static int32_t length_of(const spec *s, uint32_t b) {
   return some[(s->seed / 8 + b) % 6];
 }
 
+/* Offsets of a packed call: documents of no row, of one, of some or all of the rows that
+ * the case has; rows of nobody behind them in some cases. Returns their end. */
+enum { DOCUMENTS = 6 };
+static int32_t put_documents(uint32_t bits, int32_t rows, int32_t *offsets) {
+  const int32_t some[] = {rows, 0, 1, rows / 3, rows - rows / 3, rows / 2, rows, 1};
+  for (int32_t d = 0; d < DOCUMENTS; d++)
+    offsets[d + 1] = offsets[d] + some[bits >> (3 * d) & 7];
+  return offsets[DOCUMENTS] + (int32_t)(bits >> 20 & 4);
+}
+
+/* The same call, packed. */
+static call_shape packed_shape(const spec *s, call_shape shape) {
+  static int32_t offsets[DOCUMENTS + 1], key_offsets[DOCUMENTS + 1];
+  uint32_t bits = (s->seed + 1) * 0x9E3779B1u;
+  shape.batch = 1;
+  shape.clean = true;
+  shape.element = NULL;
+  shape.lengths = NULL;
+  shape.documents = DOCUMENTS;
+  shape.offsets = offsets;
+  shape.queries = put_documents(bits, s->queries, offsets);
+  shape.keys = shape.queries;
+  if (bits >> 30 == 0) return shape;
+  shape.key_offsets = key_offsets;
+  shape.keys = put_documents(bits * 0x85EBCA6Bu, s->keys, key_offsets);
+  return shape;
+}
+
 static call_shape shape_of(const spec *s, int32_t *lengths) {
   for (int32_t b = 0; b < s->batch; b++) lengths[b] = length_of(s, (uint32_t)b);
-  return (call_shape){.batch = s->batch, .queries = s->queries,
+  call_shape shape = {.batch = s->batch, .queries = s->queries,
                       .keys = s->keys, .seed = s->seed, .scale = 0.3,
                       .layout = (guard_layout)s->layout, .train = s->dropout,
                       .at_start = s->seed % 5 == 0, .dropout_seed = s->seed,
                       .element = spoils(s),
                       .lengths = s->lengths ? lengths : NULL};
+  return packing ? packed_shape(s, shape) : shape;
 }
 
 /* Whether general kernels take all passes, whatever the call. */
@@ -164,7 +194,7 @@ static const char *gradients_problem(const spec *s, const tested_pattern *made,
   gradient_data *g = gradient_data_new(made, shape);
   const char *problem =
       on_ring ? ring_problem(s, g, k) : gradient_data_problem(g, k);
-  bool lawful = s->dtype == DIL_F32 && !shape.call.element;
+  bool lawful = s->dtype == DIL_F32 && !shape.call.element && !packing;
   if (problem[0] || !lawful) return problem;
   return gradient_laws(made->pattern, &g->call, LAW_BOUND);
 }
@@ -286,9 +316,11 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          s.isa, force_all[s.force].name,
          aims       ? gridded    ? " --hopper --grids"
                       : choosing ? " --hopper --choices"
+                      : packing  ? " --hopper --packed"
                                  : " --hopper"
          : choosing ? " --choices"
          : gridded  ? " --grids"
+         : packing  ? " --packed"
                     : "",
          on_ring    ? " --ring"
          : backward ? " --backward"
@@ -296,9 +328,15 @@ static void report(const spec *whole, uint32_t seed, const char *problem) {
          seed);
 }
 
+static bool has_lists(const spec *s) {
+  char text[TEXT_SIZE];
+  spec_print(s, text, sizeof text);
+  return strstr(text, "keys vertical") || strstr(text, "rows, cols");
+}
+
 static int usage(void) {
   fprintf(stderr, "fuzz_pattern [--count N] [--seed S] [--hopper] [--backward] "
-                  "[--ring] [--choices] [--grids] [--print]\n");
+                  "[--ring] [--choices] [--grids] [--packed] [--print]\n");
   return 2;
 }
 
@@ -315,6 +353,8 @@ int main(int argc, char **argv) {
       choosing = true;
     else if (!strcmp(argv[i], "--grids"))
       gridded = true;
+    else if (!strcmp(argv[i], "--packed"))
+      packing = true;
     else if (!strcmp(argv[i], "--ring"))
       backward = on_ring = true;
     else if (more && !strcmp(argv[i], "--count"))
@@ -324,6 +364,7 @@ int main(int argc, char **argv) {
     else return usage();
   }
   if (choosing && backward) return usage(); /* the oracle would choose for itself */
+  if (packing && (choosing || gridded || on_ring)) return usage(); /* they do not go together */
   const uint32_t asked = first; /* `first` moves on over what is skipped */
   for (uint32_t i = 0; i < count && failed < 20; i++) {
     spec s = aims && gridded    ? spec_hopper_grids(first + i)
@@ -337,7 +378,8 @@ int main(int argc, char **argv) {
       s.queries = s.queries < 90 ? s.queries : 90;
       s.keys = s.keys < 110 ? s.keys : 110;
     }
-    if (on_ring && s.grid[2]) { /* shards have neither grids nor lengths */
+    bool whole = s.grid[2] || (packing && has_lists(&s));
+    if ((on_ring || packing) && whole) { /* what neither shards nor documents have */
       first++;
       i--;
       continue;
@@ -357,6 +399,8 @@ int main(int argc, char **argv) {
     printf("ok %u random patterns%s from seed %u, %u by Hopper kernels\n",
            count,
            on_ring    ? " backward on ranks"
+           : packing && backward ? " of packed calls backward"
+           : packing  ? " of packed calls"
            : backward ? " backward"
            : choosing ? " that choose blocks"
            : gridded  ? " over grids"

@@ -30,6 +30,8 @@ static double documents(int32_t index, const int64_t *at, const int64_t *shape) 
  * nobody, which hold NaN. */
 static const int32_t packed_rows[] = {0, 0, 1, 130, 130, 1100, 1101, 1390, 1390};
 static const int32_t packed_keys[] = {0, 64, 64, 300, 900, 1500, 1500, 1501, 1790};
+/* One key in all, so that most phases of a dilation have none. */
+static const int32_t lonely_rows[] = {0, 190, 191, 292}, lonely_keys[] = {0, 0, 1, 1};
 /* One document has nearly all rows, and each of 25 others has one at most. */
 static const int32_t uneven_rows[] = {0,    1300, 1301, 1302, 1303, 1304, 1305, 1306, 1307,
                                       1308, 1309, 1310, 1311, 1312, 1313, 1314, 1315, 1316,
@@ -214,6 +216,9 @@ static const gpu_case cases[] = {
     {P("heads 2; head_dim 192 value 128; dtype bf16;", "causal; " THREE), 0,
      PACKED_APART(0)},
     {P(BF16(256), "branch { dilation 3; }"), 0, PACKED_APART(0)},
+    {P(BF16(32), "causal; branch { dilation 5; phase each - 2; }"), 0,
+     {.batch = 1, .queries = 292, .keys = 1, .seed = 7, .clean = true,
+      .offsets = lonely_rows, .key_offsets = lonely_keys, .documents = 3}},
     {P(BF16(64), "input slope : f32[H]; causal; score s - slope[h] * (i - j); branch { }"),
      0, PACKED_APART(0)},
     {P(F16(128), "score 5 * tanh(s / 5); branch { segment 300; }"), 0, PACKED_APART(1)},
