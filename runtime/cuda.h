@@ -237,10 +237,10 @@ enum { GRADIENT_Q = 1, GRADIENT_K = 2, GRADIENT_V = 4, GRADIENT_INPUTS = 8 };
  * only whole sequences of a plan with one pass. DROPS: the code takes the calls
  * with dropout, and no others. SCORES: scores are rewritten, but nothing else
  * decides over pairs. FORM: the form of scores; CUDA_SCORE_LINEAR keeps the
- * scale of products. DOCUMENTS: the code takes packed calls, too. LISTS: how many lists of kept blocks a call makes first. Of
- * each list: the sizes of its blocks of queries and of keys; as bits whether
- * heads and batch rows have their own; and 1 more than the number of the table of
- * bits that is the same list, or 0. */
+ * scale of products. DOCUMENTS: the code takes packed calls, too. LISTS: how many
+ * lists of kept blocks a call makes first. Of each list: the sizes of its blocks of
+ * queries and of keys; as bits whether heads and batch rows have their own; and 1
+ * more than the number of the table of bits that is the same list, or 0. */
 enum {
   HOPPER_KNOB_WHOLE,
   HOPPER_KNOB_DROPS,

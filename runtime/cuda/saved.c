@@ -30,7 +30,7 @@ saved_states kernel_saved(const dil_cuda_kernel *k, const dil_call *call) {
   return (saved_states){call->saved, (float *)(void *)lse};
 }
 
-/* Rows that no document of a packed call has: no state's end writes them. */
+/* Rows that no document of a packed call has. The end of states does not write them. */
 static dil_status saved_clear_nobody(dil_cuda_kernel *k, const cuda_run *r) {
   const cuda_code *general;
   if (!r->call->packed.queries) return DIL_OK;

@@ -25,7 +25,7 @@
 #define DOCUMENTS 0 // 1: calls may be packed
 #endif
 #include "templates/hopper/hopper_launch.h"
-#include "templates/shared/document.h"
+#include "templates/hopper/hopper_documents.cuh"
 
 enum { TILE_ROWS = 64 * WARPGROUPS };
 
@@ -64,28 +64,6 @@ DEVICE int rows_between(int first, int end, int stride) {
   return first < end ? (end - 1 - first) / stride + 1 : 0;
 }
 
-// A document of a packed call: its query rows and its keys in the tensors.
-DEVICE bool has_documents(const hopper_launch *run) {
-  return DOCUMENTS && run->documents;
-}
-// The asm has them computed at each use, since the planner has few registers.
-DEVICE int again(int batch) {
-#ifdef __CUDACC__
-  asm volatile("" : "+r"(batch));
-#endif
-  return batch;
-}
-DEVICE int most_queries(const hopper_launch *run) {
-  return HOLDS_KEYS ? run->key_high - run->key_low : run->queries;
-}
-DEVICE dil_extent queries_of(const hopper_launch *run, int batch) {
-  return document_of(run->documents, again(batch), run->document_rows,
-                     most_queries(run));
-}
-DEVICE dil_extent keys_at(const hopper_launch *run, int batch) {
-  return document_of(run->key_documents, again(batch), run->document_keys, run->keys);
-}
-
 // M minus the number of a batch row's keys. Its query rows stand that much
 // earlier.
 // Kernels for segments that are not nested lack the registers for lengths.
@@ -95,14 +73,8 @@ DEVICE int away_of(const hopper_launch *run, int batch) {
 #endif
   if (has_documents(run)) return run->keys - keys_at(run, batch).count;
   if (!run->lengths) return 0;
-  return run->keys - greater(0, lesser(run->lengths[DOCUMENTS ? again(batch) : batch], run->keys));
-}
-// How many rows a document has less than the longest: it lacks the first ones.
-DEVICE int late_of(const hopper_launch *run, int batch) {
-  return has_documents(run) ? most_queries(run) - queries_of(run, batch).count : 0;
-}
-DEVICE int held_late(const hopper_launch *run, int batch) {
-  return HOLDS_KEYS ? 0 : late_of(run, batch);
+  int keys = run->lengths[DOCUMENTS ? again(batch) : batch];
+  return run->keys - greater(0, lesser(keys, run->keys));
 }
 // How much earlier the rows that tiles hold stand, and those that they stream.
 // Both end where the batch row's keys end.
@@ -119,19 +91,6 @@ DEVICE int origin_of(const hopper_launch *run, int away) {
 DEVICE int row_at(const hopper_launch *run, const tile *x) {
   return x->position - run->first + held_away(x->away);
 }
-// From the number of a document's row in the call to that in the tensors: of its
-// queries; of the rows that tiles hold, and that they stream.
-DEVICE int queries_shift(const hopper_launch *run, int batch) {
-  dil_extent rows = queries_of(run, batch);
-  return rows.first + rows.count - most_queries(run);
-}
-DEVICE int held_shift(const hopper_launch *run, int batch) {
-  return HOLDS_KEYS ? keys_at(run, batch).first : queries_shift(run, batch);
-}
-DEVICE int streamed_shift(const hopper_launch *run, int batch) {
-  return HOLDS_KEYS ? queries_shift(run, batch) : keys_at(run, batch).first;
-}
-
 // The position from which residues count: 0, or the start of the segment if all
 // branches have the same one.
 DEVICE int base_of(const hopper_launch *run, int position) {

@@ -364,7 +364,7 @@ int main(int argc, char **argv) {
     else return usage();
   }
   if (choosing && backward) return usage(); /* the oracle would choose for itself */
-  if (packing && (choosing || gridded || on_ring)) return usage(); /* they do not go together */
+  if (packing && (choosing || gridded || on_ring)) return usage(); /* none is packed */
   const uint32_t asked = first; /* `first` moves on over what is skipped */
   for (uint32_t i = 0; i < count && failed < 20; i++) {
     spec s = aims && gridded    ? spec_hopper_grids(first + i)

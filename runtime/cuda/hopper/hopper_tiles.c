@@ -136,7 +136,8 @@ static double tiles_visits(const hopper_table *table, const hopper_launch *l,
 /* Sets the size of sets of boxes of zeros; returns the number of sets of a
  * interval. 0: zeros are not stored in boxes. `pairwise` kernels lack the
  * shared memory for them, and a box would reach into another document. Some
- * intervals are too short for a box or begin before the first row. Sets of wide heads are low, like their boxes. */
+ * intervals are too short for a box or begin before the first row. Sets of wide
+ * heads are low, like their boxes. */
 static int64_t tiles_count_boxes(const hopper_table *table,
                                  const hopper_place *at, hopper_launch *l,
                                  int64_t interval) {
@@ -212,8 +213,8 @@ static void tiles_choose_sections(hopper_launch *l, int64_t blocks,
 
 /* Counts and orders the tiles. Where causal cells are many tiles long, the last
  * tiles of all heads run first: they are the longest. So do those of documents, which
- * only long ones have. The device sorts tiles with
- * lists itself. False: there are too many tiles. */
+ * only long ones have. The device sorts tiles with lists itself. False: there are too
+ * many tiles. */
 static bool tiles_fill(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   enum { LONG = 16 };

@@ -176,11 +176,10 @@ static bool hopper_pair_write(const gpu_request *r, int32_t variant,
       p->table.chain_count);
   put(text, "#define PRODUCER_REGISTERS %d\n#define CONSUMER_REGISTERS %d\n",
       s.producer, s.consumer);
-  if (alone) hopper_config_put_documents(r, &s, code, text);
-  if (alone)
+  if (alone) {
+    hopper_config_put_documents(r, &s, code, text);
     put(text, "#define QUERY_STAGES %d\n#define STAGED %d\n", s.queries,
         s.staged);
-  if (alone) {
     put_tables(text, p);
     put_expressions(text, p);
   } else {

@@ -1,0 +1,32 @@
+/* packed_shapes.h - packed calls of the suite about the Hopper kernels. */
+#ifndef DIL_TESTS_UNIT_CUDA_PACKED_SHAPES_H
+#define DIL_TESTS_UNIT_CUDA_PACKED_SHAPES_H
+
+#include "tests/support/gpu_case.h"
+#include <math.h>
+
+/* Packed calls: documents of no row, of one, of 129 and of many; behind them rows of
+ * nobody, which hold NaN. */
+static const int32_t packed_rows[] = {0, 0, 1, 130, 130, 1100, 1101, 1390, 1390};
+static const int32_t packed_keys[] = {0, 64, 64, 300, 900, 1500, 1500, 1501, 1790};
+/* One key in all, so that most phases of a dilation have none. */
+static const int32_t lonely_rows[] = {0, 190, 191, 292}, lonely_keys[] = {0, 0, 1, 1};
+/* One document has nearly all rows, and each of 25 others has one at most. */
+static const int32_t uneven_rows[] = {0,    1300, 1301, 1302, 1303, 1304, 1305, 1306, 1307,
+                                      1308, 1309, 1310, 1311, 1312, 1313, 1314, 1315, 1316,
+                                      1317, 1318, 1319, 1320, 1321, 1322, 1323, 1323, 1324};
+static double of_nobody(int32_t tensor, const int64_t *at, double number) {
+  return tensor == 0 && at[1] >= 1390 ? NAN : bad_values(tensor, at, number);
+}
+static double keys_of_nobody(int32_t tensor, const int64_t *at, double number) {
+  return at[1] >= (tensor == 0 ? 1390 : 1790) ? NAN : number;
+}
+#define PACKED(how) \
+  {.batch = 1, .queries = 1400, .keys = 1400, .seed = 7, .layout = how, \
+   .clean = true, .offsets = packed_rows, .documents = 8, .element = of_nobody}
+#define PACKED_APART(how) \
+  {.batch = 1, .queries = 1400, .keys = 1800, .seed = 7, .layout = how, \
+   .clean = true, .offsets = packed_rows, .key_offsets = packed_keys, \
+   .documents = 8, .element = keys_of_nobody}
+
+#endif
