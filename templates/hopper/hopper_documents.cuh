@@ -42,8 +42,8 @@ DEVICE int held_late(const hopper_launch *run, int batch) {
   return HOLDS_KEYS ? 0 : late_of(run, batch);
 }
 
-// What is added to the number of a document's row in the call to have its number in
-// the tensor: of queries; of the rows that tiles hold, and of those that they stream.
+// The number of a document's row in the tensor, less its number in the call: of queries;
+// of the rows that tiles hold, and of those that they stream.
 DEVICE int queries_shift(const hopper_launch *run, int batch) {
   dil_extent rows = queries_of(run, batch);
   return rows.first + rows.count - most_queries(run);

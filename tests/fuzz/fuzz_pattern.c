@@ -3,9 +3,10 @@
  * S + i, alone; --hopper: patterns for the Hopper kernels, and nothing is done
  * with those that they do not take; --backward: gradients; --ring: gradients of
  * ranks on threads, or on GPUs; --choices: blocks chosen by their scores; --grids:
- * patterns over grids; --packed: calls of several documents. Each case runs in a process of its own. Out: for a failure
- * the pattern, made as small as it stays wrong, with its shape, plan and seed; at
- * the end one line, and exit 1 if anything failed. */
+ * patterns over grids; --packed: calls of several documents. Each case runs in a
+ * process of its own. Out: for a failure the pattern, made as small as it stays
+ * wrong, with its shape, plan and seed; at the end one line, and exit 1 if anything
+ * failed. */
 #include "spec.h"
 #include "runtime/base/random.h"
 #include "runtime/ring/ranks.h"
