@@ -339,6 +339,7 @@ bool reads_batch_row(const plan *p) {
   bool reads = false;
   for (int32_t c = 0; c < p->table.chain_count; c++)
     for (int32_t n = 0; p->chain[c][n]; n++) reads |= reads_own_row(p->chain[c][n]);
+  if (!p->table.sinks) return reads;
   for (int32_t n = 0; n < of->sink_count; n++) reads |= reads_own_row(of->sink[n]);
   for (int32_t b = 0; b < p->table.branch_count; b++)
     for (int32_t n = 0; n < of->branch[b].sink_count; n++)
