@@ -334,16 +334,20 @@ static bool reads_own_row(const expr *e) {
          uses(e, EXPR_M_);
 }
 
+static bool read_own_row(expr *const *list, int32_t count) {
+  bool reads = false;
+  for (int32_t n = 0; n < count; n++) reads |= reads_own_row(list[n]);
+  return reads;
+}
+
 bool reads_batch_row(const plan *p) {
   const pattern *of = p->pattern;
-  bool reads = false;
-  for (int32_t c = 0; c < p->table.chain_count; c++)
+  const dil_table *t = &p->table;
+  bool reads = t->sinks && read_own_row(of->sink, of->sink_count);
+  for (int32_t b = 0; b < t->branch_count && t->sinks; b++)
+    reads |= read_own_row(of->branch[b].sink, of->branch[b].sink_count);
+  for (int32_t c = 0; c < t->chain_count && t->scored; c++)
     for (int32_t n = 0; p->chain[c][n]; n++) reads |= reads_own_row(p->chain[c][n]);
-  if (!p->table.sinks) return reads;
-  for (int32_t n = 0; n < of->sink_count; n++) reads |= reads_own_row(of->sink[n]);
-  for (int32_t b = 0; b < p->table.branch_count; b++)
-    for (int32_t n = 0; n < of->branch[b].sink_count; n++)
-      reads |= reads_own_row(of->branch[b].sink[n]);
   return reads;
 }
 
