@@ -91,6 +91,7 @@ DEVICE int origin_of(const hopper_launch *run, int away) {
 DEVICE int row_at(const hopper_launch *run, const tile *x) {
   return x->position - run->first + held_away(x->away);
 }
+
 // The position from which residues count: 0, or the start of the segment if all
 // branches have the same one.
 DEVICE int base_of(const hopper_launch *run, int position) {

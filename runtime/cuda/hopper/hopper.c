@@ -131,10 +131,6 @@ static void hopper_fill_call(const cuda_run *r, const cuda_code *code,
   l->seed_high = (unsigned)(c->seed >> 32);
   l->weight = r->drop ? r->weight / (float)(1 - r->table->dropout) : r->weight;
   l->lengths = c->lengths;
-  l->documents = c->packed.queries;
-  l->key_documents = c->packed.keys;
-  l->document_rows = (int)c->q.shape[1];
-  l->document_keys = (int)c->k.shape[1];
   l->o_data = c->o.data;
   l->o_batch = c->o.stride[0];
   l->o_row = c->o.stride[1];
@@ -188,13 +184,18 @@ static void hopper_fill_finish(const cuda_run *r, int32_t pass,
   if (!writes) l->early = 0; /* every row keeps its state */
 }
 
-/* Where documents stand in the tensors, their rows follow one another. */
-static void hopper_fill_rests(const dil_call *c, const hopper_table *table,
-                              hopper_launch *l) {
+void hopper_fill_documents(const dil_call *c, const hopper_table *table, bool holds_keys,
+                           hopper_launch *l) {
   if (!c->packed.queries) return;
+  l->documents = c->packed.queries;
+  l->key_documents = c->packed.keys;
+  l->document_rows = (int)c->q.shape[1];
+  l->document_keys = (int)c->k.shape[1];
+  int held = holds_keys ? l->document_keys : l->document_rows;
+  int streamed = holds_keys ? l->document_rows : l->document_keys;
   for (int32_t i = 0; i < table->stride_count; i++) {
-    l->query_rest[i] = (short)(c->q.shape[1] % table->strides[i]);
-    l->key_rest[i] = (short)(c->k.shape[1] % table->strides[i]);
+    l->query_rest[i] = (short)(held % table->strides[i]);
+    l->key_rest[i] = (short)(streamed % table->strides[i]);
   }
 }
 
@@ -236,29 +237,29 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   hopper_fill_call(r, code, l);
-  hopper_fill_rests(r->call, m->table[pass], l);
+  hopper_fill_documents(r->call, m->table[pass], false, l);
   hopper_fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
 }
 
-bool documents_are_uneven(const cuda_run *r) {
+const char *hopper_refuses_documents(const cuda_run *r, bool takes, bool endless) {
   enum { UNEVEN = 16 };
-  return r->B * r->N > UNEVEN * r->call->q.shape[1];
+  if (!takes) return "masks, dropout, crossing segments or the numbers of documents";
+  if (endless) return "documents where only some branches have segments";
+  return r->B * r->N > UNEVEN * r->call->q.shape[1] ? "documents of very uneven length"
+                                                    : NULL;
 }
 
-/* Why documents exclude it; NULL: they do not. */
-static const char *hopper_refuses_documents(const cuda_run *r, const hopper_table *table,
-                                            const cuda_code *code) {
+/* Why documents exclude the run forward; NULL: they do not. */
+static const char *hopper_refuses_packed(const cuda_run *r, const hopper_table *table,
+                                         const cuda_code *code) {
   const dil_packed *packed = &r->call->packed;
   if (r->shard) return "documents of a shard";
-  if (!code->about.knob[HOPPER_KNOB_DOCUMENTS])
-    return "masks, dropout, crossing segments or the numbers of documents";
   if (r->table->sinks && packed->keys != packed->queries)
     return "sinks of documents that may have more rows than keys";
-  if (table->interval && table->endless)
-    return "documents where only some branches have segments";
-  return documents_are_uneven(r) ? "documents of very uneven length" : NULL;
+  return hopper_refuses_documents(r, code->about.knob[HOPPER_KNOB_DOCUMENTS],
+                                  table->interval && table->endless);
 }
 
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
@@ -289,7 +290,7 @@ static const char *hopper_refusal(const cuda_run *r, int32_t pass,
   const hopper_memory *m = code->memory;
   const hopper_table *table = m->table[pass];
   const char *documents =
-      c->packed.queries ? hopper_refuses_documents(r, table, code) : NULL;
+      c->packed.queries ? hopper_refuses_packed(r, table, code) : NULL;
   if (documents) return documents;
   if (c->lengths && !m->nested)
     return "lengths where segments are not nested";

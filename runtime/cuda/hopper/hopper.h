@@ -40,9 +40,13 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
 
-/* Returns whether very many short documents stand beside a long one. Tiles are counted
- * for as many rows as that has, so that most would be empty. */
-bool documents_are_uneven(const cuda_run *r);
+/* Of a packed call: where its documents stand. All rows of a tensor stand side by side. */
+void hopper_fill_documents(const dil_call *c, const hopper_table *table, bool holds_keys,
+                           hopper_launch *l);
+/* Why a kernel does not take the documents of a call; NULL: it does. `takes`: its knob
+ * says so; `endless`: only some branches of a pass have segments. Tiles are counted for
+ * documents of the longest one's rows, so that very many short ones make empty tiles. */
+const char *hopper_refuses_documents(const cuda_run *r, bool takes, bool endless);
 
 /* hopper_packing.c: sets in a launch's classes which of them share tiles. */
 void hopper_packing_fill(const hopper_table *table, hopper_launch *l);

@@ -152,22 +152,6 @@ static dil_status gradient_fill_maps(const gradient_run *g, int32_t pass,
   return status;
 }
 
-/* Documents: all rows of a tensor stand side by side. */
-static void gradient_fill_documents(const cuda_run *r, const hopper_table *table,
-                                    bool keys, hopper_backward_launch *l) {
-  const dil_call *c = r->call;
-  if (!c->packed.queries) return;
-  const int64_t rows = c->q.shape[1], others = c->k.shape[1];
-  l->of.documents = c->packed.queries;
-  l->of.key_documents = c->packed.keys;
-  l->of.document_rows = l->query_rows = (int)rows;
-  l->of.document_keys = (int)others;
-  for (int32_t i = 0; i < table->stride_count; i++) {
-    l->of.query_rest[i] = (short)((keys ? others : rows) % table->strides[i]);
-    l->of.key_rest[i] = (short)((keys ? rows : others) % table->strides[i]);
-  }
-}
-
 void hopper_gradient_fill(const gradient_run *g, const hopper_gradient_space *space,
                           int32_t makes, hopper_backward_launch *l) {
   const float log2_e = 1.44269504088896340736f;
@@ -227,7 +211,8 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
-  gradient_fill_documents(r, form.table, keys, l);
+  hopper_fill_documents(r->call, form.table, keys, &l->of);
+  if (l->of.documents) l->query_rows = l->of.document_rows;
   return status;
 }
 
@@ -428,16 +413,6 @@ static const char *gradient_shard_refusal(const gradient_run *g, bool early) {
   return NULL;
 }
 
-/* As hopper_refuses_documents in hopper.c. */
-static const char *gradient_refuses_documents(const cuda_run *r, bool early,
-                                              const cuda_code *code) {
-  if (!code->about.knob[GRADIENT_KNOB_DOCUMENTS])
-    return "masks, dropout, crossing segments or the numbers of documents";
-  if (backward_asks_states(r->table)) return "passes of documents with facts of their own";
-  if (early) return "documents where only some branches have segments";
-  return documents_are_uneven(r) ? "documents of very uneven length" : NULL;
-}
-
 const char *hopper_gradient_refusal(const gradient_run *g,
                                     const cuda_code *code) {
   enum { FEW_ROWS = 64 };
@@ -447,10 +422,12 @@ const char *hopper_gradient_refusal(const gradient_run *g,
   bool early = gradient_has_early_rows(m, r->table->pass_count);
   if (code->about.knob[GRADIENT_KNOB_SHARDS] != (r->shard != NULL))
     return r->shard ? "a shard" : "a whole sequence, by a kernel for shards";
-  if (c->packed.queries) {
-    const char *documents = gradient_refuses_documents(r, early, code);
-    if (documents) return documents;
-  }
+  if (c->packed.queries && backward_asks_states(r->table))
+    return "passes of documents with facts of their own";
+  bool takes = code->about.knob[GRADIENT_KNOB_DOCUMENTS];
+  const char *documents =
+      c->packed.queries ? hopper_refuses_documents(r, takes, early) : NULL;
+  if (documents) return documents;
   if (r->M == 0) return "no keys";
   if (c->lengths && !m->nested)
     return "lengths where segments are not nested";
