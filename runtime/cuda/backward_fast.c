@@ -6,6 +6,7 @@
 #include "grid_gradient.h"
 #include "list_gradient.h"
 #include "spans.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/status.h"
 #include "runtime/rowset/walk.h"
 
@@ -91,9 +92,21 @@ const char *backward_fast_refusal(const backward_run *b) {
   return (special ? special->refusal : hopper_gradient_refusal)(&g, codes->fast_q);
 }
 
+/* The codes of a packed call find the tiles of its documents in turn. */
+static int64_t backward_document_bytes(const backward_run *b) {
+  const backward_codes *c = &b->codes;
+  const cuda_code *const codes[] = {c->fast_q, c->fast_k, c->fast_v};
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < 3; i++)
+    if (codes[i]) bytes = maximum(bytes, hopper_gradient_documents(&b->run, codes[i]));
+  return bytes;
+}
+
 int64_t backward_list_bytes(const backward_run *b) {
   const special_gradients *special = backward_special(b);
-  bool takes = special && special->bytes && !backward_fast_refusal(b);
+  if (backward_fast_refusal(b)) return 0;
+  if (!special && b->run.call->packed.queries) return backward_document_bytes(b);
+  bool takes = special && special->bytes;
   return takes ? special->bytes(&b->run, b->codes.fast_q) : 0;
 }
 

@@ -189,6 +189,7 @@ static_assert(SHARED_BYTES <= SHARED_LIMIT, "as the compiler counts");
 #include "templates/hopper/backward_consume.cuh"
 #include "templates/shared/divide.cuh"
 #include "templates/hopper/backward_rows.cuh"
+#include "templates/hopper/hopper_order_documents.cuh"
 
 // ---- the kernel ------------------------------------------------------------
 
@@ -234,4 +235,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         CONSUMER_REGISTERS));
     consume(run, base);
   }
+}
+
+// Before a packed call: one block.
+extern "C" __global__ void __launch_bounds__(HOPPER_ORDER_THREADS)
+    hopper_order(const __grid_constant__ hopper_backward_launch run) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+#if DOCUMENTS
+  order_documents(run.of, *(document_order *)memory);
+#endif
 }

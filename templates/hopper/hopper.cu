@@ -195,6 +195,7 @@ static_assert(SHARED_BYTES - AT_BLOCK <=
 
 #include "templates/hopper/hopper_stream.cuh"
 #include "templates/hopper/hopper_single.cuh"
+#include "templates/hopper/hopper_order_documents.cuh"
 #if DROPS
 #include "templates/hopper/hopper_drop.cuh"
 #endif
@@ -272,4 +273,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     consume(c);
 #endif
   }
+}
+
+// Before a packed call: one block.
+extern "C" __global__ void __launch_bounds__(HOPPER_ORDER_THREADS)
+    hopper_order(const __grid_constant__ hopper_launch run) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+#if DOCUMENTS
+  order_documents(run, *(document_order *)memory);
+#endif
 }

@@ -46,7 +46,7 @@ enum {
   HOPPER_FAR = 1 << 29,   /* a window bound beyond every position */
   HOPPER_PLAN_RUNS = 16,  /* most runs of a plan without masks */
   HOPPER_LISTS = 1,       /* lists of kept blocks */
-  HOPPER_NUMBERS_BYTES = 576 /* of what stands before the tables of hopper_launch */
+  HOPPER_NUMBERS_BYTES = 640 /* of what stands before the tables of hopper_launch */
 };
 
 /* HOPPER_ZERO_ROWS: rows of zeros in shared memory, which one TMA store copies.
@@ -177,7 +177,10 @@ enum { /* what a launch makes before the tiles of the call */
   HOPPER_MAKES_LEVELS,
   HOPPER_MAKES_ORDER
 };
-enum { HOPPER_LEVELS = 256 };
+enum { HOPPER_LEVELS = 256 }; /* of tiles that are sorted */
+/* The block that sorts those of documents: its threads, the tiles that it remembers, and
+ * its shared memory. */
+enum { HOPPER_ORDER_THREADS = 512, HOPPER_ORDER_KEPT = 1024, HOPPER_ORDER_BYTES = 24576 };
 
 typedef struct hopper_launch {
   short query_rest[HOPPER_RESTS], key_rest[HOPPER_RESTS]; /* number of rows
@@ -206,6 +209,11 @@ typedef struct hopper_launch {
    * keys and `queries` rows, the most of a document: see away_of and late_of. */
   const int *documents, *key_documents;
   int document_rows, document_keys; /* of the tensors of a packed call */
+  /* Of a packed call: its sections, each the tiles of all heads at the same rows, as
+   * {document, interval in it, class, tile of the interval}, those with many keys first.
+   * There is room for so many; behind the last one, documents are -1. */
+  int document_room;
+  int *document_tiles;
   int relative;                  /* residues count from the interval's start */
   int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
   int group;                   /* query heads of a key head */

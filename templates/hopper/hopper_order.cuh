@@ -6,6 +6,8 @@
 // of each section makes it, so that the order is always the same.
 #pragma once
 
+#include "templates/hopper/hopper_levels.cuh"
+
 // The keys of the blocks that a list keeps for some row of a tile, among the blocks
 // of a run of keys. The whole warp calls this.
 DEVICE int listed_keys(const hopper_launch &run, int list, const tile &x,
@@ -50,12 +52,6 @@ DEVICE int keys_of_tile(const hopper_launch &run, const tile &x) {
   return all;
 }
 
-// Three bits behind the first one of the number, and the place of that one.
-DEVICE int level_of(int keys) {
-  int top = 31 - __clz(keys | 1);
-  return keys < 8 ? keys : (top - 2) * 8 + (keys >> (top - 3) & 7);
-}
-
 // Makes the levels of all tiles, a tile a warp.
 DEVICE void make_levels(const hopper_launch &run) {
   int warp = (blockIdx.x * THREADS + threadIdx.x) / 32;
@@ -68,27 +64,6 @@ DEVICE void make_levels(const hopper_launch &run) {
     if (thread_index() % 32 == 0)
       run.levels[t] = (unsigned char)(HOPPER_LEVELS - 1 - level);
   }
-}
-
-// Where the tiles of each level begin, from how many each has.
-DEVICE void begin_levels(int *count) {
-  int lane = thread_index() % 32, sum = 0;
-#pragma unroll 1
-  for (int n = 0; n < HOPPER_LEVELS / 32; n++) sum += count[lane * 8 + n];
-  int before = sum;
-#pragma unroll
-  for (int away = 1; away < 32; away *= 2) {
-    int other = __shfl_sync(~0u, before, max(lane - away, 0));
-    if (lane >= away) before += other;
-  }
-  before -= sum;
-#pragma unroll 1
-  for (int n = 0; n < HOPPER_LEVELS / 32; n++) {
-    int own = count[lane * 8 + n];
-    count[lane * 8 + n] = before;
-    before += own;
-  }
-  __syncwarp();
 }
 
 // Counts the tiles of a section by level, or with `places` puts them there.

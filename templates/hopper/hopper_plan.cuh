@@ -303,6 +303,8 @@ DEVICE void make_plans(const hopper_launch &run, u32 base) {
         wait_plan(base, plans + (!PAIRWISE && run.tiles < few * grid_size()));
       tiles += begun;
       begun = false;
+    } else if (DOCUMENTS && x.batch < 0) {
+      break;
     }
     t = claim_tile(run);
   }

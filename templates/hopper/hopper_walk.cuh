@@ -132,22 +132,38 @@ DEVICE void tile_among(const hopper_launch *run, const hopper_class *k, int t,
   }
 }
 
-// Finds tile t of a section: its class (from class c on), instance and rows.
-// Returns false if it lies beyond the end of the call.
-DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
-                      int section, tile *x) {
-  while (--classes && t >= run->classes[c + 1].first) c++;
+// Finds tile *t of a section of documents: its class and instance, its number in its
+// interval, and how far behind the document's first period that begins. Returns false if
+// another shape has the head, or where the batch row is -1: there are no more sections.
+DEVICE bool tile_of_documents(const hopper_launch *run, int section, int *t, int *from,
+                              tile *x) {
+  const int *tiles = run->document_tiles + 4 * section;
+  int interval = tiles[1];
+  x->batch = tiles[0];
+  x->klass = (short)tiles[2];
+  int first = SHIFTS ? interval % run->intervals * run->interval_instances : 0;
+  x->instance = run->by_interval[first + *t];
+  *t = tiles[3];
+  *from = interval * run->interval;
+  return x->batch >= 0 &&
+         run->instances[x->instance].shape == run->classes[x->klass].shape;
+}
+
+// The same of other calls, whose classes are looked for from class c on.
+DEVICE bool tile_of_section(const hopper_launch *run, int section, int c, int classes,
+                            int *t, int *from, tile *x) {
+  while (--classes && *t >= run->classes[c + 1].first) c++;
   const hopper_class *k = &run->classes[c];
   const hopper_shape *s = &run->shapes[k->shape];
-  t -= k->first;
-  int phases = EACH_PHASE ? k->phases : 1;
-  int each = k->cells * k->tiles * phases, pairs = run->section * s->share, pair;
+  *t -= k->first;
+  int each = k->cells * k->tiles * (EACH_PHASE ? k->phases : 1);
+  int pairs = run->section * s->share, pair;
   if (run->spread) {
-    pair = t % pairs;
-    t = each - 1 - t / pairs;
+    pair = *t % pairs;
+    *t = each - 1 - *t / pairs;
   } else {
-    pair = t / each;
-    t -= pair * each;
+    pair = *t / each;
+    *t -= pair * each;
   }
   int block = section / run->shares;
   int instance = s->instance + (section - block * run->shares) * s->share;
@@ -155,17 +171,23 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   x->klass = (short)c;
   x->instance = (short)(instance + pair % s->share);
   x->batch = block / run->periods;
-  if (x->batch >= run->batches) return false;
+  *from = (block - x->batch * run->periods) * run->period +
+          (SHIFTS ? run->instances[x->instance].interval * run->interval : 0);
+  return x->batch < run->batches;
+}
+
+// Finds the rows of tile t of a class and instance in the interval that begins `from`
+// behind the batch row's first period. Returns false if it has none.
+DEVICE bool tile_in(const hopper_launch *run, int t, int from, tile *x) {
+  const hopper_class *k = &run->classes[x->klass];
   int away = away_of(run, x->batch);
   int lead = held_away(away) - held_late(run, x->batch), first = run->low - lead;
-  const hopper_instance *m = &run->instances[x->instance];
-  int low = origin_of(run, lead) +
-            (SHIFTS ? m->interval * run->interval : 0) +
-            (block - x->batch * run->periods) * run->period;
-  int at = k->offset + m->shift + (SHIFTS && run->relative ? low : 0);
+  int low = origin_of(run, lead) + from;
+  int at = k->offset + run->instances[x->instance].shift +
+           (SHIFTS && run->relative ? low : 0);
   if (EACH_PHASE) { // the phases of a tile follow one another
-    at += t % phases;
-    t /= phases;
+    at += t % k->phases;
+    t /= k->phases;
   }
   if (DOCUMENTS) { // computed again to save registers
     away = away_of(run, x->batch);
@@ -182,6 +204,17 @@ DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
   }
   x->away = DOCUMENTS ? 0 : away_of(run, x->batch);
   return x->rows > 0;
+}
+
+// Finds tile t of a section: its class (from class c on), instance and rows.
+// Returns false if it lies beyond the end of the call.
+DEVICE bool tile_find(const hopper_launch *run, int t, int c, int classes,
+                      int section, tile *x) {
+  int from;
+  bool some = has_documents(run)
+                  ? tile_of_documents(run, section, &t, &from, x)
+                  : tile_of_section(run, section, c, classes, &t, &from, x);
+  return some && tile_in(run, t, from, x);
 }
 
 // Finds the packed rows of a tile; false: it has none. They are in the last

@@ -83,7 +83,7 @@ static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
   hopper_place place = r->shard
                            ? hopper_place_shard(r->table, pass, r->shard, r->B)
                            : hopper_place_whole(r->B, r->N, r->M);
-  place.packed = r->call->packed.queries != NULL;
+  if (r->call->packed.queries) place.packed = r->call->q.shape[1];
   place.shorter = r->call->lengths || place.packed;
   return place;
 }
@@ -184,21 +184,6 @@ static void hopper_fill_finish(const cuda_run *r, int32_t pass,
   if (!writes) l->early = 0; /* every row keeps its state */
 }
 
-void hopper_fill_documents(const dil_call *c, const hopper_table *table, bool holds_keys,
-                           hopper_launch *l) {
-  if (!c->packed.queries) return;
-  l->documents = c->packed.queries;
-  l->key_documents = c->packed.keys;
-  l->document_rows = (int)c->q.shape[1];
-  l->document_keys = (int)c->k.shape[1];
-  int held = holds_keys ? l->document_keys : l->document_rows;
-  int streamed = holds_keys ? l->document_rows : l->document_keys;
-  for (int32_t i = 0; i < table->stride_count; i++) {
-    l->query_rest[i] = (short)(held % table->strides[i]);
-    l->key_rest[i] = (short)(streamed % table->strides[i]);
-  }
-}
-
 static dil_status hopper_fill_maps(const cuda_run *r, int32_t pass,
                                    const cuda_code *code, hopper_launch *l) {
   const dil_table *t = r->table;
@@ -237,18 +222,10 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   hopper_fill_call(r, code, l);
-  hopper_fill_documents(r->call, m->table[pass], false, l);
+  hopper_fill_documents(r->call, m->table[pass], false, r->workspace, l);
   hopper_fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;
-}
-
-const char *hopper_refuses_documents(const cuda_run *r, bool takes, bool endless) {
-  enum { UNEVEN = 16 };
-  if (!takes) return "masks, dropout, crossing segments or the numbers of documents";
-  if (endless) return "documents where only some branches have segments";
-  return r->B * r->N > UNEVEN * r->call->q.shape[1] ? "documents of very uneven length"
-                                                    : NULL;
 }
 
 /* Why documents exclude the run forward; NULL: they do not. */
@@ -259,7 +236,7 @@ static const char *hopper_refuses_packed(const cuda_run *r, const hopper_table *
   if (r->table->sinks && packed->keys != packed->queries)
     return "sinks of documents that may have more rows than keys";
   return hopper_refuses_documents(r, code->about.knob[HOPPER_KNOB_DOCUMENTS],
-                                  table->interval && table->endless);
+                                  table->interval && table->endless, table->bare);
 }
 
 /* Why this call's sizes and strides exclude the kernel; NULL: they do not. For
@@ -344,18 +321,34 @@ static int64_t hopper_lists_bytes(const cuda_run *r, int32_t pass,
 
 static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
                                 const cuda_code *code) {
+  const hopper_memory *m = code->memory;
+  if (r->call->packed.queries)
+    return hopper_documents_bytes(m->table[pass], r->B, cuda_rows(r));
   int64_t words = hopper_words_bytes(r, code);
   if (!code->about.knob[HOPPER_KNOB_LISTS]) return words;
   return words + hopper_lists_bytes(r, pass, code);
 }
+
+enum { HOPPER_FORWARD, HOPPER_ORDER }; /* entries */
 
 static dil_status hopper_start(const cuda_run *r, const cuda_code *code,
                                int64_t blocks, const hopper_launch *l) {
   const hopper_memory *m = code->memory;
   char parameter[sizeof *l];
   layout_pack(&m->layout, l, parameter);
-  return cuda_launch(r, code, 0, blocks, code->about.threads,
+  return cuda_launch(r, code, HOPPER_FORWARD, blocks, code->about.threads,
                      code->about.shared, parameter);
+}
+
+/* Finds the tiles of documents, which the launch reads. */
+static dil_status hopper_order(const cuda_run *r, const cuda_code *code,
+                               const hopper_launch *l) {
+  const hopper_memory *m = code->memory;
+  char parameter[sizeof *l];
+  if (!l->documents) return DIL_OK;
+  layout_pack(&m->layout, l, parameter);
+  return cuda_launch(r, code, HOPPER_ORDER, 1, HOPPER_ORDER_THREADS, HOPPER_ORDER_BYTES,
+                     parameter);
 }
 
 static dil_status hopper_make(const cuda_run *r, const cuda_code *code,
@@ -404,6 +397,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
                                                           nothing to do */
   if (!status) status = hopper_draw(r, code, &l);
   if (!status) status = hopper_make_lists(r, code, &l);
+  if (!status) status = hopper_order(r, code, &l);
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
@@ -415,7 +409,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
 }
 
 const cuda_family cuda_hopper = {.name = "hopper",
-                                 .entry = {"hopper_forward"},
+                                 .entry = {"hopper_forward", "hopper_order"},
                                  .open = hopper_open,
                                  .close = hopper_close,
                                  .refusal = hopper_refusal,

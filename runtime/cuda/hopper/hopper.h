@@ -22,7 +22,8 @@ typedef struct hopper_place {
   int64_t shorter;           /* bool: batch rows may have fewer keys than M, and
                       only the device knows how many; not in a shard */
   int64_t sorted;            /* bool: tiles go by the lengths of their lists */
-  int64_t packed;            /* bool: batch rows are documents, of at most `rows` and M */
+  int64_t packed;            /* batch rows are documents, of at most `rows` and M: how
+                      many rows all of them have. 0: they are not */
 } hopper_place;
 
 /* hopper_tiles.c: the place of a whole call; and of a shard of a sequence in
@@ -40,13 +41,22 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
                          int32_t tile_rows, int64_t processors,
                          hopper_launch *l);
 
-/* Of a packed call: where its documents stand. All rows of a tensor stand side by side. */
+/* hopper_documents.c: of a packed call, where its documents stand. All rows of a tensor
+ * stand side by side. `tiles`: of hopper_documents_bytes. */
 void hopper_fill_documents(const dil_call *c, const hopper_table *table, bool holds_keys,
-                           hopper_launch *l);
+                           void *tiles, hopper_launch *l);
 /* Why a kernel does not take the documents of a call; NULL: it does. `takes`: its knob
- * says so; `endless`: only some branches of a pass have segments. Tiles are counted for
- * documents of the longest one's rows, so that very many short ones make empty tiles. */
-const char *hopper_refuses_documents(const cuda_run *r, bool takes, bool endless);
+ * says so; `endless`: only some branches of a pass have segments. `bare`: a kernel clears
+ * rows that no branch selects, which it counts for documents as long as the longest. */
+const char *hopper_refuses_documents(const cuda_run *r, bool takes, bool endless,
+                                     bool bare);
+/* The sections of the tiles of documents that share `rows` rows, with room for some that
+ * overlap by wrong offsets; and the bytes of what is said of each, for tiles of any
+ * height. */
+int64_t hopper_documents_room(const hopper_table *table, int64_t documents, int64_t rows,
+                              int64_t tile_rows);
+int64_t hopper_documents_bytes(const hopper_table *table, int64_t documents,
+                               int64_t rows);
 
 /* hopper_packing.c: sets in a launch's classes which of them share tiles. */
 void hopper_packing_fill(const hopper_table *table, hopper_launch *l);

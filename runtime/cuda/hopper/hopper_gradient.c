@@ -110,7 +110,8 @@ static hopper_place gradient_place(const cuda_run *r, int32_t pass,
     return holds_keys ? gradient_place_keys(r)
                       : hopper_place_shard(r->table, pass, r->shard, r->B);
   hopper_place place = hopper_place_whole(r->B, r->N, r->M);
-  place.packed = r->call->packed.queries != NULL;
+  if (r->call->packed.queries)
+    place.packed = (holds_keys ? &r->call->k : &r->call->q)->shape[1];
   place.shorter = r->call->lengths || place.packed;
   if (!holds_keys) return place;
   place.rows = r->M;
@@ -211,7 +212,7 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
-  hopper_fill_documents(r->call, form.table, keys, &l->of);
+  hopper_fill_documents(r->call, form.table, keys, space->lists, &l->of);
   if (l->of.documents) l->query_rows = l->of.document_rows;
   return status;
 }
@@ -257,9 +258,13 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   dil_status status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l->of.counters = (unsigned *)(uintptr_t)counter.memory;
+  if (l->of.documents)
+    status = gradient_start(g, code, HOPPER_ENTRY_ORDER, 1, HOPPER_ORDER_THREADS,
+                            HOPPER_ORDER_BYTES, l);
   int64_t blocks = minimum(l->of.tiles, r->device->facts.processors);
-  status = gradient_start(g, code, HOPPER_ENTRY_PASS, blocks,
-                          code->about.threads, code->about.shared, l);
+  if (!status)
+    status = gradient_start(g, code, HOPPER_ENTRY_PASS, blocks, code->about.threads,
+                            code->about.shared, l);
   return counters_give(counters, r->stream, &counter, status);
 }
 
@@ -353,6 +358,15 @@ int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code) {
   return r->B * r->N * r->table->heads * width * (int64_t)sizeof(float);
 }
 
+int64_t hopper_gradient_documents(const cuda_run *r, const cuda_code *code) {
+  const gradient_memory *m = code->memory;
+  const dil_call *c = r->call;
+  int64_t rows = (gradient_holds_keys(code) ? &c->k : &c->q)->shape[1], bytes = 0;
+  for (int32_t p = 0; p < r->table->pass_count; p++)
+    bytes = maximum(bytes, hopper_documents_bytes(&m->table[p], r->B, rows));
+  return bytes;
+}
+
 hopper_gradient_space hopper_gradient_place(const gradient_run *g,
                                             char *memory) {
   const cuda_run *r = g->of;
@@ -426,7 +440,7 @@ const char *hopper_gradient_refusal(const gradient_run *g,
     return "passes of documents with facts of their own";
   bool takes = code->about.knob[GRADIENT_KNOB_DOCUMENTS];
   const char *documents =
-      c->packed.queries ? hopper_refuses_documents(r, takes, early) : NULL;
+      c->packed.queries ? hopper_refuses_documents(r, takes, early, false) : NULL;
   if (documents) return documents;
   if (r->M == 0) return "no keys";
   if (c->lengths && !m->nested)
@@ -460,14 +474,15 @@ static const char *gradient_refuses_forward(const cuda_run *r, int32_t pass,
 
 const cuda_family cuda_hopper_gradient = {
     .name = "hopper gradient",
-    .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle"},
+    .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle",
+              "hopper_order"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,
     .refusal = gradient_refuses_forward};
 const cuda_family cuda_hopper_fused = {
     .name = "hopper fused",
     .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle",
-              "hopper_round"},
+              "hopper_order", "hopper_round"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,
     .refusal = gradient_refuses_forward};

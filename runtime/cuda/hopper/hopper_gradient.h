@@ -23,7 +23,8 @@ typedef struct hopper_gradient_space {
   unsigned *key_words;
   float *query_sums;   /* of the fused form */
   char *lists;         /* of kernels that gather rows, or walk lists: see
-                          gather_gradient.h and list_gradient.h */
+                          gather_gradient.h and list_gradient.h. Of packed calls:
+                          hopper_launch.document_tiles */
 } hopper_gradient_space;
 
 /* The order of the entries of both. */
@@ -32,6 +33,7 @@ enum {
   HOPPER_ENTRY_CLEAR,
   HOPPER_ENTRY_FACTS,
   HOPPER_ENTRY_SETTLE,
+  HOPPER_ENTRY_ORDER,
   HOPPER_ENTRY_ROUND
 };
 
@@ -46,6 +48,9 @@ hopper_gradient_space hopper_gradient_place(const gradient_run *g,
 /* The bytes of the sums of dQ that a fused code needs; they begin as 0. Other
  * codes need none. */
 int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code);
+
+/* The bytes of the tiles of documents that a code needs in `lists`. */
+int64_t hopper_gradient_documents(const cuda_run *r, const cuda_code *code);
 
 /* Returns why these kernels cannot make the gradients of a call; NULL: they
  * can. `code` makes dQ. */

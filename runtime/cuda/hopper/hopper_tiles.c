@@ -211,10 +211,23 @@ static void tiles_choose_sections(hopper_launch *l, int64_t blocks,
   if (shares < 2) tiles_set_shares(l, 1);
 }
 
+/* Counts the tiles of documents: a section has those of all heads at the same rows, and
+ * the device says which. False: there are too many. */
+static bool tiles_fill_documents(const hopper_table *table, const hopper_place *at,
+                                 hopper_launch *l) {
+  int64_t room =
+      hopper_documents_room(table, l->batches, at->packed, l->tile_rows);
+  l->section = 1;
+  l->section_tiles = l->interval_instances;
+  if (room > INT32_MAX / 8 / l->section_tiles) return false;
+  l->document_room = (int)room;
+  l->tiles = (int)room * l->section_tiles;
+  return true;
+}
+
 /* Counts and orders the tiles. Where causal cells are many tiles long, the last
- * tiles of all heads run first: they are the longest. So do those of documents, which
- * only long ones have. The device sorts tiles with lists itself. False: there are too
- * many tiles. */
+ * tiles of all heads run first: they are the longest. The device sorts tiles with lists
+ * itself. False: there are too many tiles. */
 static bool tiles_fill(const hopper_table *table, const hopper_place *at,
                        hopper_launch *l) {
   enum { LONG = 16 };
@@ -225,8 +238,7 @@ static bool tiles_fill(const hopper_table *table, const hopper_place *at,
   int64_t each = tiles_number(l, 1);
   l->spread = 0;
   for (int32_t i = 0; i < l->class_count; i++)
-    l->spread |= table->causal && !at->sorted &&
-                 (at->packed || l->classes[i].tiles > LONG);
+    l->spread |= table->causal && !at->sorted && l->classes[i].tiles > LONG;
   tiles_choose_sections(l, blocks, each, at->sorted);
   tiles_fill_classes(table, at, l);
   each = tiles_number(l, l->section);
@@ -235,6 +247,7 @@ static bool tiles_fill(const hopper_table *table, const hopper_place *at,
   l->periods = (int)periods;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
+  if (at->packed && !tiles_fill_documents(table, at, l)) return false;
   return !table->bare || l->shard || tiles_fill_bare(table, at, l, blocks);
 }
 
@@ -319,18 +332,21 @@ bool hopper_tiles_fill(const hopper_table *table, const hopper_place *place,
 
 /* ---- the height of tiles ------------------------------------------------- */
 
-/* The estimated time, if all tiles were equally long: the tiles of the fullest
+/* The estimated time, if all tiles and documents were equally long: the tiles of the fullest
  * processor, one after the other. The unit is the time of a tile of 192 rows.
  * The last tiles leave processors idle. */
-static double tiles_time(const hopper_launch *l, int64_t processors) {
+static double tiles_time(const hopper_place *at, const hopper_launch *l,
+                         int64_t processors) {
   const double gap = 0.35;
   double work = 0, one = hopper_block_time(l->tile_rows);
+  int64_t span = at->packed ? tiles_parts(at->packed, l->batches) : l->span;
   for (int32_t i = 0; i < l->class_count; i++) {
     const hopper_class *k = &l->classes[i];
     if (l->shard && !tiles_class_sees(l, k)) continue;
-    int64_t tall = tiles_parts(minimum(k->cell, l->span), k->stride);
-    double cells = (double)l->shapes[k->shape].instances * k->cells *
-                   k->phases * l->batches * l->periods;
+    int64_t tall = tiles_parts(minimum(k->cell, span), k->stride);
+    double cells = (double)l->shapes[k->shape].instances * k->phases * l->batches;
+    cells *= at->packed ? (double)tiles_parts(span, k->cell) / l->intervals
+                        : (double)k->cells * l->periods;
     int64_t rest =
         k->is_packed ? 0 : tall % l->tile_rows + (k->packed_class ? 64 : 0);
     work += cells * ((double)(tall / l->tile_rows) * one +
@@ -346,11 +362,11 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
   const double better = 0.95; /* gains below the error of the estimate do not
                                  count */
   if (!hopper_tiles_fill(table, place, tile_rows, l)) return false;
-  double least = tiles_time(l, processors);
+  double least = tiles_time(place, l, processors);
   int32_t best = tile_rows;
   for (int32_t height = tile_rows - 64; height > 0; height -= 64) {
     if (!hopper_tiles_fill(table, place, height, l)) break;
-    double time = tiles_time(l, processors);
+    double time = tiles_time(place, l, processors);
     if (time >= better * least) continue;
     least = time;
     best = height;

@@ -195,6 +195,10 @@ static const gpu_case cases[] = {
     {P(BF16(32), "causal; branch { dilation 5; phase each - 2; }"), 0,
      {.batch = 1, .queries = 292, .keys = 1, .seed = 7, .clean = true,
       .offsets = lonely_rows, .key_offsets = lonely_keys, .documents = 3}},
+    {P(BF16(64), "causal; " THREE), 0, PACKED_UNEVEN},
+    {P(BF16(64), "branch { }"), 0,
+     {.batch = 1, .queries = 900, .keys = 900, .seed = 7, .clean = true,
+      .offsets = many_rows, .documents = 701}},
     {P(BF16(64), "input slope : f32[H]; causal; score s - slope[h] * (i - j); branch { }"),
      0, PACKED_APART(0)},
     {P(F16(128), "score 5 * tanh(s / 5); branch { segment 300; }"), 0, PACKED_APART(1)},
@@ -477,9 +481,7 @@ static const gpu_case left_cases[] = {
     {P(BF16(64), CROSSING), FORCE_FUSE, PACKED_APART(0)},
     {P(BF16(64), "branch { segment 256; } branch { dilation 3; }"), FORCE_FUSE,
      PACKED_APART(1)},
-    {P(BF16(64), "causal; branch { }"), 0,
-     {.batch = 1, .queries = 1324, .keys = 1324, .seed = 7, .clean = true,
-      .offsets = uneven_rows, .documents = 26}},
+    {P(BF16(64), "causal; branch { dilation 4; }"), 0, PACKED_UNEVEN},
 };
 enum {
   CASES = sizeof cases / sizeof cases[0],

@@ -15,6 +15,17 @@ static const int32_t lonely_rows[] = {0, 190, 191, 292}, lonely_keys[] = {0, 0, 
 static const int32_t uneven_rows[] = {0,    1300, 1301, 1302, 1303, 1304, 1305, 1306, 1307,
                                       1308, 1309, 1310, 1311, 1312, 1313, 1314, 1315, 1316,
                                       1317, 1318, 1319, 1320, 1321, 1322, 1323, 1323, 1324};
+/* One of 200 rows, and 700 of one row: more than a block has threads. */
+#define TEN_ROWS(n) \
+  n, (n) + 1, (n) + 2, (n) + 3, (n) + 4, (n) + 5, (n) + 6, (n) + 7, (n) + 8, (n) + 9
+#define HUNDRED_ROWS(n) \
+  TEN_ROWS(n), TEN_ROWS((n) + 10), TEN_ROWS((n) + 20), TEN_ROWS((n) + 30), \
+      TEN_ROWS((n) + 40), TEN_ROWS((n) + 50), TEN_ROWS((n) + 60), TEN_ROWS((n) + 70), \
+      TEN_ROWS((n) + 80), TEN_ROWS((n) + 90)
+static const int32_t many_rows[] = {0, HUNDRED_ROWS(200), HUNDRED_ROWS(300),
+                                    HUNDRED_ROWS(400), HUNDRED_ROWS(500),
+                                    HUNDRED_ROWS(600), HUNDRED_ROWS(700),
+                                    HUNDRED_ROWS(800), 900};
 static double of_nobody(int32_t tensor, const int64_t *at, double number) {
   return tensor == 0 && at[1] >= 1390 ? NAN : bad_values(tensor, at, number);
 }
@@ -24,6 +35,9 @@ static double keys_of_nobody(int32_t tensor, const int64_t *at, double number) {
 #define PACKED(how) \
   {.batch = 1, .queries = 1400, .keys = 1400, .seed = 7, .layout = how, \
    .clean = true, .offsets = packed_rows, .documents = 8, .element = of_nobody}
+#define PACKED_UNEVEN \
+  {.batch = 1, .queries = 1324, .keys = 1324, .seed = 7, .clean = true, \
+   .offsets = uneven_rows, .documents = 26}
 #define PACKED_APART(how) \
   {.batch = 1, .queries = 1400, .keys = 1800, .seed = 7, .layout = how, \
    .clean = true, .offsets = packed_rows, .key_offsets = packed_keys, \

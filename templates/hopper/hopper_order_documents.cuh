@@ -1,0 +1,170 @@
+// hopper_order_documents.cuh - the tiles of a packed call, those with many keys first.
+//
+// In: where documents begin. Out: `document_tiles` of the launch. Rows of documents alone
+// have tiles there, so that short documents cost what they have. One thread block makes
+// them by a counting sort. The tiles of one level stand in any order.
+#pragma once
+#if DOCUMENTS
+
+#include "templates/hopper/hopper_levels.cuh"
+#include "templates/hopper/hopper_walk.cuh"
+
+// A section as document_tiles has it, and its level; -1: no head has rows there.
+struct document_tile {
+  int document, interval, klass, tile, level;
+};
+
+// The shared memory of the block.
+struct document_order {
+  int count[HOPPER_LEVELS];             // tiles of a level; then where its next one goes
+  int begin[HOPPER_ORDER_THREADS + 1];  // tiles of the documents before, of a block's
+  int warp[HOPPER_ORDER_THREADS / 32];  // of a warp's documents
+  int each;                             // tiles of a whole interval
+  document_tile kept[HOPPER_ORDER_KEPT]; // the first ones
+};
+static_assert(sizeof(document_order) <= HOPPER_ORDER_BYTES, "as the host counts");
+
+// The positions that a document's rows have from its first period's begin on.
+DEVICE int document_span(const hopper_launch &run, int document) {
+  int rows =
+      (HOLDS_KEYS ? keys_at(&run, document) : queries_of(&run, document)).count;
+  int away = away_of(&run, document);
+  int from = origin_of(&run, held_away(away) - held_late(&run, document));
+  return rows ? max(0, run.high - away - from) : 0;
+}
+
+// The tiles of a class in the first `span` positions of an interval, at most, and those
+// of all classes.
+DEVICE int class_tiles(const hopper_launch &run, const hopper_class &k, int span) {
+  int cells = min(span, run.interval) / k.cell, rest = min(span, run.interval) % k.cell;
+  int rows = (rest + k.stride - 1) / k.stride;
+  return (cells * k.tiles + (rows + run.tile_rows - 1) / run.tile_rows) * k.phases;
+}
+DEVICE int interval_tiles(const hopper_launch &run, int span) {
+  int tiles = 0;
+#pragma unroll 1
+  for (int c = 0; c < run.class_count; c++)
+    tiles += class_tiles(run, run.classes[c], span);
+  return tiles;
+}
+DEVICE int document_tiles(const hopper_launch &run, int document, int each) {
+  int span = document_span(run, document);
+  int whole = span / run.interval;
+  return whole * each + interval_tiles(run, span - whole * run.interval);
+}
+
+// Sets `begin` for the documents from number `first` on, a thread each. Returns the
+// number of their tiles.
+DEVICE int begin_documents(const hopper_launch &run, int first, document_order &o) {
+  int n = (int)threadIdx.x, lane = n % 32, document = first + n;
+  int until = document < run.batches ? document_tiles(run, document, o.each) : 0;
+#pragma unroll
+  for (int away = 1; away < 32; away *= 2) {
+    int other = __shfl_sync(~0u, until, max(lane - away, 0));
+    if (lane >= away) until += other;
+  }
+  if (lane == 31) o.warp[n / 32] = until;
+  __syncthreads();
+  for (int w = 0; w < n / 32; w++) until += o.warp[w];
+  o.begin[n + 1] = until;
+  if (n == 0) o.begin[0] = 0;
+  __syncthreads();
+  return o.begin[HOPPER_ORDER_THREADS];
+}
+
+// Entry number n of the documents from number `first` on.
+DEVICE document_tile document_tile_of(const hopper_launch &run, int first, int n,
+                                      const document_order &o) {
+  int at = 0;
+#pragma unroll 1
+  for (int step = HOPPER_ORDER_THREADS / 2; step; step /= 2)
+    if (o.begin[at + step] <= n) at += step;
+  document_tile x = {first + at, 0, 0, n - o.begin[at], -1};
+  int span = document_span(run, x.document), whole = span / run.interval;
+  x.interval = min(x.tile / o.each, whole);
+  x.tile -= x.interval * o.each;
+  span -= x.interval * run.interval;
+  for (int tiles; x.tile >= (tiles = class_tiles(run, run.classes[x.klass], span));
+       x.klass++)
+    x.tile -= tiles;
+  return x;
+}
+
+// Whether some head may have rows in a tile.
+DEVICE bool document_has(const hopper_launch &run, const document_tile &of) {
+  const hopper_class &k = run.classes[of.klass];
+  int t = of.tile / k.phases, cell = t / k.tiles, away = away_of(&run, of.document);
+  int lead = held_away(away) - held_late(&run, of.document);
+  int low = origin_of(&run, lead) + of.interval * run.interval + cell * k.cell;
+  int rows = min(low + k.cell, run.high - away) - max(low, run.low - lead);
+  return (t - cell * k.tiles) * run.tile_rows * k.stride < rows;
+}
+
+// The level of the tile of the first head of its class.
+DEVICE int document_level(const hopper_launch &run, const document_tile &of) {
+  const hopper_class &k = run.classes[of.klass];
+  tile x;
+  x.klass = (short)of.klass;
+  x.instance = run.shapes[k.shape].instance;
+  x.batch = of.document;
+  if (!tile_in(&run, of.tile, of.interval * run.interval, &x)) return HOPPER_LEVELS - 1;
+  x.away = away_of(&run, x.batch);
+#if HOLDS_KEYS
+  x.late = late_of(&run, x.batch);
+#endif
+  int keys = 0;
+#pragma unroll 1
+  for (int i = 0; i < k.ranges; i++)
+    keys += max(0, keys_of(&run, &x, &run.ranges[k.range + i]).count);
+  return HOPPER_LEVELS - 1 - level_of(keys);
+}
+
+DEVICE void document_set(const hopper_launch &run, int place, const document_tile &x) {
+  int *to = run.document_tiles + 4 * place;
+  to[0] = x.document;
+  to[1] = x.interval;
+  to[2] = x.klass;
+  to[3] = x.tile;
+}
+
+// Adds the tiles to the counts of their levels, or puts them where these point. Then the
+// first ones of few documents are known.
+DEVICE void sort_documents(const hopper_launch &run, bool places, document_order &o) {
+  bool known = places && run.batches <= HOPPER_ORDER_THREADS;
+#pragma unroll 1
+  for (int first = 0; first < run.batches; first += HOPPER_ORDER_THREADS) {
+    int tiles =
+        known ? o.begin[HOPPER_ORDER_THREADS] : begin_documents(run, first, o);
+#pragma unroll 1
+    for (int n = (int)threadIdx.x; n < tiles; n += HOPPER_ORDER_THREADS) {
+      document_tile x;
+      if (known && n < HOPPER_ORDER_KEPT) {
+        x = o.kept[n];
+      } else {
+        x = document_tile_of(run, first, n, o);
+        if (document_has(run, x)) x.level = document_level(run, x);
+        if (n < HOPPER_ORDER_KEPT) o.kept[n] = x;
+      }
+      if (x.level < 0) continue;
+      int place = atomicAdd(&o.count[x.level], 1);
+      if (places && place < run.document_room) document_set(run, place, x);
+    }
+    __syncthreads();
+  }
+}
+
+DEVICE void order_documents(const hopper_launch &run, document_order &o) {
+  int n = (int)threadIdx.x;
+  if (n < HOPPER_LEVELS) o.count[n] = 0;
+  if (n == 0) o.each = interval_tiles(run, run.interval);
+#pragma unroll 1
+  for (int places = 0; places < 2; places++) {
+    if (places && n < 32) begin_levels(o.count);
+    __syncthreads();
+    sort_documents(run, places, o);
+  }
+  n += o.count[HOPPER_LEVELS - 1];
+  for (; n < run.document_room; n += HOPPER_ORDER_THREADS)
+    document_set(run, n, {-1, 0, 0, 0, 0});
+}
+#endif
