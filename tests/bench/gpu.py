@@ -28,6 +28,7 @@ try:
     import torch_flex
     import torch_longnet
     import torch_masks
+    import torch_packed
 except ImportError as reason:
     torch = None
     missing = reason
@@ -59,6 +60,7 @@ class Case:
     batch: int = 1
     keys: int = 0                 # 0: as many as queries
     kv_heads: int = 0
+    documents: str = ""           # of a packed call, in torch_packed.py
     peers: object = None          # module of peers/
 
     def text(self):
@@ -122,7 +124,8 @@ def all_cases():
                               (1,), backward=True, peers=peers("torch_dense")))
     cases += [replace(case, name=case.name + "-any", unordered=True, peers=None)
               for case in cases if case.training or case.backward]
-    return cases + chosen_cases() + pattern_cases(peers("torch_masks"))
+    return (cases + chosen_cases() + pattern_cases(peers("torch_masks")) +
+            packed_cases(peers("torch_packed")))
 
 
 def chosen_cases():
@@ -164,6 +167,16 @@ def pattern_cases(peers):
     return cases
 
 
+def packed_cases(peers):
+    """Packed calls, whose documents are of like and of unlike lengths."""
+    cases = [Case(f"packed-{name}{'-d128' * (d == 128)}", n, 16, d, (), (),
+                  kernel="past", documents=name, peers=peers)
+             for name, n in (("twelve", 16384), ("uneven", 16384), ("mixed", 65536))
+             for d in (64, 128)]
+    return cases + [replace(case, name=f"backward-{case.name}", backward=True)
+                    for case in cases]
+
+
 def options_of(case, folder):
     """What `turns` is told of a case, besides its length."""
     if not case.kernel:
@@ -175,6 +188,8 @@ def options_of(case, folder):
     words += ["-k", case.kernel] * (case.file == Case.file)
     words += ["--keys", str(case.keys)] * bool(case.keys)
     words += ["--backward"] * case.backward
+    if case.documents and torch:
+        return words + torch_packed.offsets_of(case, folder)
     return words + (torch_masks.inputs_of(case, folder) if torch else [])
 
 

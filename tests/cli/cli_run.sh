@@ -166,6 +166,9 @@ falls() {
     "$DIL" run examples/causal.dil --offsets "$TMP/falls.npy" --random 1
 }
 is "offsets that fall" falls
+# 1708 pairs of each of eight heads, of 64 elements.
+is "a benchmark of documents" says '"flops": 3.49798e6' "$DIL" bench \
+  examples/causal.dil --offsets "$TMP/offsets.npy" --repeat 1 --json
 # Axes and elements as other libraries have them.
 turned() {
   array '<f4' '(1, 3, 2, 1)' "$(printf '%024d' 0 | sed 's/0/\\0/g')" \
