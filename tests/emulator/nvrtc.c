@@ -221,7 +221,8 @@ NVRTC(int, nvrtcCompileProgram, emulated_job *j, int count,
       compiler, sizeof compiler,
       "%s -std=c++17 -w -fPIC -fvisibility=hidden -fno-strict-aliasing "
       "-fno-exceptions -fno-rtti "
-      "-fwrapv -ffp-contract=off -mfma -mf16c -mavx2 %s",
+      "-fwrapv -ftrivial-auto-var-init=pattern -ffp-contract=off "
+      "-mfma -mf16c -mavx2 %s",
       wish && *wish ? wish : "c++ -Og",
       getenv("EMULATED_CHECK")
           ? "-fsanitize=thread --param tsan-instrument-func-entry-exit=0"

@@ -130,6 +130,7 @@ static const struct {
     {"beyond the end of its block",
      "if (!blockIdx.x) p.data[threadIdx.x + 1] = 1;"},
     {"which is memory of the host", "*(int *)p.never = 1;"},
+    {"writes 4 bytes at", "int at; if (!blockIdx.x && !threadIdx.x) p.data[at] = 1;"},
     {"of shared memory at 1024, beyond 1024",
      "shared[4 * threadIdx.x + 516] = 1;"},
     {NULL, "shared[threadIdx.x] = 1; __syncthreads();"
