@@ -219,7 +219,7 @@ static bool tiles_fill_documents(const hopper_table *table, const hopper_place *
       hopper_documents_room(table, l->batches, at->packed, l->tile_rows);
   l->section = 1;
   l->section_tiles = l->interval_instances;
-  if (room > INT32_MAX / 8 / l->section_tiles) return false;
+  if (room * l->section_tiles > INT32_MAX / 8) return false;
   l->document_room = (int)room;
   l->tiles = (int)room * l->section_tiles;
   return true;

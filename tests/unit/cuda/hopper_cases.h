@@ -196,6 +196,8 @@ static const gpu_case cases[] = {
      {.batch = 1, .queries = 292, .keys = 1, .seed = 7, .clean = true,
       .offsets = lonely_rows, .key_offsets = lonely_keys, .documents = 3}},
     {P(BF16(64), "causal; " THREE), 0, PACKED_UNEVEN},
+    {P("heads 1; head_dim 32; dtype bf16;", "heads split; branch { } branch { }"), 0,
+     PACKED(0)},
     {P(BF16(64), "branch { }"), 0,
      {.batch = 1, .queries = 900, .keys = 900, .seed = 7, .clean = true,
       .offsets = many_rows, .documents = 701}},
