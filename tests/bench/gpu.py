@@ -334,7 +334,7 @@ def made_peers(case):
 
 # ---- the table --------------------------------------------------------------
 
-HEAD = (f"{'case':<24} {'ms':>8} {'TFLOP/s':>8} {'rested':>7} {'error':>8} "
+HEAD = (f"{'case':<28} {'ms':>8} {'TFLOP/s':>8} {'rested':>7} {'error':>8} "
         f"{'MiB':>5} {'cold s':>6} {'warm ms':>7} | {'peer ms':>8} {'ratio':>6} "
         f"{'error':>8} {'MiB':>6}  peers, ms (first call, s)")
 
@@ -345,10 +345,12 @@ def number(value, form):
 
 def row(case, ours, rest, cold, report, peers):
     ms = statistics.median(ours.times) * 1e3
-    text = (f"{case.name:<24} {ms:8.3f} {report['flops'] / ms / 1e9:8.1f} "
+    room = report["workspace_bytes"]   # of packed calls nothing is said
+    room = room and room / 2**20
+    text = (f"{case.name:<28} {ms:8.3f} {report['flops'] / ms / 1e9:8.1f} "
             f"{report['flops'] / rest / 1e12:7.1f} "
             f"{number(report['rel_error'], '8.1e'):>8} "
-            f"{report['workspace_bytes'] / 2**20:5.1f} "
+            f"{number(room, '5.1f'):>5} "
             f"{number(cold, '6.2f'):>6} "
             f"{number(1e3 * report['compile_seconds'], '7.1f'):>7} |")
     if not peers:
@@ -369,7 +371,7 @@ def measure(case, folder):
         rest = rested(ours)
     report = ours.finish()
     if not ours.good:
-        print(f"{case.name:<24} cannot be measured: see above", flush=True)
+        print(f"{case.name:<28} cannot be measured: see above", flush=True)
     else:
         print(row(case, ours, rest, cold, report, peers), flush=True)
     for peer in peers:
