@@ -277,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 // Before a packed call: one block.
 extern "C" __global__ void __launch_bounds__(HOPPER_ORDER_THREADS)
-    hopper_order(const __grid_constant__ hopper_launch run) {
+    hopper_documents(const __grid_constant__ hopper_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
 #if DOCUMENTS
   order_documents(run, *(document_order *)memory);

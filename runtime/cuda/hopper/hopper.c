@@ -329,7 +329,7 @@ static int64_t hopper_workspace(const cuda_run *r, int32_t pass,
   return words + hopper_lists_bytes(r, pass, code);
 }
 
-enum { HOPPER_FORWARD, HOPPER_ORDER }; /* entries */
+enum { HOPPER_FORWARD, HOPPER_DOCUMENTS }; /* entries */
 
 static dil_status hopper_start(const cuda_run *r, const cuda_code *code,
                                int64_t blocks, const hopper_launch *l) {
@@ -341,13 +341,13 @@ static dil_status hopper_start(const cuda_run *r, const cuda_code *code,
 }
 
 /* Finds the tiles of documents, which the launch reads. */
-static dil_status hopper_order(const cuda_run *r, const cuda_code *code,
-                               const hopper_launch *l) {
+static dil_status hopper_find_documents(const cuda_run *r, const cuda_code *code,
+                                        const hopper_launch *l) {
   const hopper_memory *m = code->memory;
   char parameter[sizeof *l];
   if (!l->documents) return DIL_OK;
   layout_pack(&m->layout, l, parameter);
-  return cuda_launch(r, code, HOPPER_ORDER, 1, HOPPER_ORDER_THREADS, HOPPER_ORDER_BYTES,
+  return cuda_launch(r, code, HOPPER_DOCUMENTS, 1, HOPPER_ORDER_THREADS, HOPPER_ORDER_BYTES,
                      parameter);
 }
 
@@ -397,7 +397,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
                                                           nothing to do */
   if (!status) status = hopper_draw(r, code, &l);
   if (!status) status = hopper_make_lists(r, code, &l);
-  if (!status) status = hopper_order(r, code, &l);
+  if (!status) status = hopper_find_documents(r, code, &l);
   if (!status) status = counters_take(counters, r->stream, &counter);
   if (status) return status;
   l.counters = (unsigned *)(uintptr_t)counter.memory;
@@ -409,7 +409,7 @@ static dil_status hopper_launch_pass(const cuda_run *r, int32_t pass,
 }
 
 const cuda_family cuda_hopper = {.name = "hopper",
-                                 .entry = {"hopper_forward", "hopper_order"},
+                                 .entry = {"hopper_forward", "hopper_documents"},
                                  .open = hopper_open,
                                  .close = hopper_close,
                                  .refusal = hopper_refusal,

@@ -259,7 +259,7 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
   if (status) return status;
   l->of.counters = (unsigned *)(uintptr_t)counter.memory;
   if (l->of.documents)
-    status = gradient_start(g, code, HOPPER_ENTRY_ORDER, 1, HOPPER_ORDER_THREADS,
+    status = gradient_start(g, code, HOPPER_ENTRY_DOCUMENTS, 1, HOPPER_ORDER_THREADS,
                             HOPPER_ORDER_BYTES, l);
   int64_t blocks = minimum(l->of.tiles, r->device->facts.processors);
   if (!status)
@@ -475,14 +475,14 @@ static const char *gradient_refuses_forward(const cuda_run *r, int32_t pass,
 const cuda_family cuda_hopper_gradient = {
     .name = "hopper gradient",
     .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle",
-              "hopper_order"},
+              "hopper_documents"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,
     .refusal = gradient_refuses_forward};
 const cuda_family cuda_hopper_fused = {
     .name = "hopper fused",
     .entry = {"hopper_backward", "hopper_clear", "hopper_facts", "hopper_settle",
-              "hopper_order", "hopper_round"},
+              "hopper_documents", "hopper_round"},
     .open = hopper_gradient_open,
     .close = hopper_gradient_close,
     .refusal = gradient_refuses_forward};

@@ -217,9 +217,8 @@ static bool tiles_fill_documents(const hopper_table *table, const hopper_place *
                                  hopper_launch *l) {
   int64_t room =
       hopper_documents_room(table, l->batches, at->packed, l->tile_rows);
-  l->section = 1;
   l->section_tiles = l->interval_instances;
-  if (room * l->section_tiles > INT32_MAX / 8) return false;
+  if (room * l->section_tiles > INT32_MAX / 2) return false;
   l->document_room = (int)room;
   l->tiles = (int)room * l->section_tiles;
   return true;
@@ -234,8 +233,12 @@ static bool tiles_fill(const hopper_table *table, const hopper_place *at,
   int64_t periods = tiles_parts(l->span, l->period), most = INT32_MAX / 2;
   int64_t blocks = l->batches * periods;
   if (blocks > most) return false;
+  l->periods = (int)periods;
   tiles_set_shares(l, 1);
   int64_t each = tiles_number(l, 1);
+  if (at->packed)
+    return tiles_fill_documents(table, at, l) &&
+           (!table->bare || tiles_fill_bare(table, at, l, blocks));
   l->spread = 0;
   for (int32_t i = 0; i < l->class_count; i++)
     l->spread |= table->causal && !at->sorted && l->classes[i].tiles > LONG;
@@ -244,10 +247,8 @@ static bool tiles_fill(const hopper_table *table, const hopper_place *at,
   each = tiles_number(l, l->section);
   int64_t sections = tiles_parts(blocks, l->section) * l->shares;
   if (each > most / sections) return false;
-  l->periods = (int)periods;
   l->section_tiles = (int)each;
   l->tiles = (int)(each * sections);
-  if (at->packed && !tiles_fill_documents(table, at, l)) return false;
   return !table->bare || l->shard || tiles_fill_bare(table, at, l, blocks);
 }
 
