@@ -88,12 +88,33 @@ START_TEST(sections) {
 }
 END_TEST
 
+/* Of documents those tiles are counted that their rows have, and not those of documents
+ * as long as the longest, which would be too many. */
+START_TEST(documents) {
+  enum { COUNT = 1 << 16, LONGEST = 1 << 20, ROWS = 1 << 23, TALL = 192 };
+  known_shape dense = {COUNT, LONGEST, LONGEST, 1, {0}, {1}};
+  hopper_list *s = list_known(&dense, DIL_COMBINE_SOFTMAX, true);
+  char reason[128];
+  ck_assert(hopper_table_fill(&s->table, 0, 128, &s->made, reason, sizeof reason));
+  s->place = hopper_place_whole(s->B, s->N, s->M);
+  ck_assert(!hopper_tiles_fill(&s->made, &s->place, TALL, &s->launch));
+  s->place.packed = ROWS;
+  s->place.shorter = true;
+  ck_assert(hopper_tiles_fill(&s->made, &s->place, TALL, &s->launch));
+  int64_t least = (int64_t)HEADS * (ROWS / TALL + COUNT);
+  ck_assert_int_ge(s->launch.tiles, least);
+  ck_assert_int_le(s->launch.tiles, 2 * least + 2 * HEADS);
+  free(s);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("hopper_sections");
   TCase *tests = tcase_create("sections");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, heights);
   tcase_add_loop_test(tests, sections, 0, 4);
+  tcase_add_test(tests, documents);
   suite_add_tcase(suite, tests);
   return suite_run(suite, CK_FORK_GETENV);
 }
