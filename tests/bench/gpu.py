@@ -188,7 +188,7 @@ def options_of(case, folder):
     words += ["-k", case.kernel] * (case.file == Case.file)
     words += ["--keys", str(case.keys)] * bool(case.keys)
     words += ["--backward"] * case.backward
-    if case.documents and torch:
+    if case.documents:
         return words + torch_packed.offsets_of(case, folder)
     return words + (torch_masks.inputs_of(case, folder) if torch else [])
 
@@ -389,7 +389,8 @@ def main(words):
         names = ", ".join(case.name for case in all_cases())
         sys.exit(f"bench-gpu: no case begins with {' or '.join(words)}: {names}")
     if torch is None:
-        print(f"peers: skipped, no PyTorch ({missing})")
+        print(f"peers and packed calls: skipped, no PyTorch ({missing})")
+        cases = [case for case in cases if not case.documents]
     else:
         print(f"peers: PyTorch {torch.__version__} on "
               f"{torch.cuda.get_device_name()}")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from torch_shared import first_call, random_inputs
+from torch_shared import first_call, gradients_call, random_inputs
 
 DOCUMENTS = 12
 
@@ -98,13 +98,7 @@ def flex(case):
     if not case.backward:
         return first_call(forward, lambda o: error_of(case, kept, changed, o, q,
                                                       k, v))
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    output = forward()
-    along = torch.randn_like(output)
-    # With gradients first_call would forget the graph.
-    run = lambda: torch.autograd.grad(output, inputs, along, retain_graph=True)
-    run()
-    return run, 0.0, 0, None
+    return gradients_call(forward, (q, k, v))
 
 
 def flash(case):

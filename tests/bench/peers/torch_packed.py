@@ -7,7 +7,7 @@ import numpy
 import torch
 
 from torch_masks import document_of
-from torch_shared import first_call
+from torch_shared import first_call, gradients_call, random_inputs
 
 
 def lengths_of(case):
@@ -53,9 +53,7 @@ def error_of(case, output, q, k, v):
 
 def varlen(case):
     from torch.nn.attention.varlen import varlen_attn
-    torch.manual_seed(1)
-    q, k, v = (torch.randn(case.queries, case.heads, case.width, device="cuda",
-                           dtype=torch.bfloat16) for _ in range(3))
+    q, k, v = random_inputs(case.queries, case.heads, case.width)
     at = torch.from_numpy(offsets(case)).cuda()
     longest = int(lengths_of(case).max())
 
@@ -64,13 +62,7 @@ def varlen(case):
 
     if not case.backward:
         return first_call(forward, lambda o: error_of(case, o, q, k, v))
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    output = forward()
-    along = torch.randn_like(output)
-    # With gradients first_call would forget the graph.
-    run = lambda: torch.autograd.grad(output, inputs, along, retain_graph=True)
-    run()
-    return run, 0.0, 0, None
+    return gradients_call(forward, (q, k, v))
 
 
 def ways(case, compiled):

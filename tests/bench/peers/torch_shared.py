@@ -54,6 +54,19 @@ def first_call(run, check=None):
     return run, first, most - bytes_of(output), error
 
 
+def gradients_call(forward, inputs):
+    """(run, nothing measured of its first call, no error) of the gradients alone of
+    `forward`, which takes no arguments and reads the inputs. first_call would forget
+    the graph."""
+    for x in inputs:
+        x.requires_grad_()
+    output = forward()
+    along = torch.randn_like(output)
+    run = lambda: torch.autograd.grad(output, inputs, along, retain_graph=True)
+    run()
+    return run, 0.0, 0, None
+
+
 def training_call(forward, inputs):
     """(run, seconds of the first call, bytes beyond the gradients, no error) of
     a training step: `forward` of the inputs, then their gradients. PyTorch gives
