@@ -10,18 +10,23 @@ DEVICE int level_of(int keys) {
   return keys < 8 ? keys : (top - 2) * 8 + (keys >> (top - 3) & 7);
 }
 
+// The sum of a number over the lanes of a warp, up to the caller's.
+DEVICE int sum_of_lanes(int sum) {
+  int lane = thread_index() % 32;
+#pragma unroll
+  for (int away = 1; away < 32; away *= 2) {
+    int other = __shfl_sync(~0u, sum, max(lane - away, 0));
+    if (lane >= away) sum += other;
+  }
+  return sum;
+}
+
 // One warp calls this.
 DEVICE void begin_levels(int *count) {
   int lane = thread_index() % 32, sum = 0;
 #pragma unroll 1
   for (int n = 0; n < HOPPER_LEVELS / 32; n++) sum += count[lane * 8 + n];
-  int before = sum;
-#pragma unroll
-  for (int away = 1; away < 32; away *= 2) {
-    int other = __shfl_sync(~0u, before, max(lane - away, 0));
-    if (lane >= away) before += other;
-  }
-  before -= sum;
+  int before = sum_of_lanes(sum) - sum;
 #pragma unroll 1
   for (int n = 0; n < HOPPER_LEVELS / 32; n++) {
     int own = count[lane * 8 + n];

@@ -56,14 +56,10 @@ DEVICE int document_tiles(const hopper_launch &run, int document, int each) {
 // Sets `begin` for the documents from number `first` on, a thread each. Returns the
 // number of their tiles.
 DEVICE int begin_documents(const hopper_launch &run, int first, document_order &o) {
-  int n = (int)threadIdx.x, lane = n % 32, document = first + n;
-  int until = document < run.batches ? document_tiles(run, document, o.each) : 0;
-#pragma unroll
-  for (int away = 1; away < 32; away *= 2) {
-    int other = __shfl_sync(~0u, until, max(lane - away, 0));
-    if (lane >= away) until += other;
-  }
-  if (lane == 31) o.warp[n / 32] = until;
+  int n = (int)threadIdx.x, document = first + n;
+  int own = document < run.batches ? document_tiles(run, document, o.each) : 0;
+  int until = sum_of_lanes(own);
+  if (n % 32 == 31) o.warp[n / 32] = until;
   __syncthreads();
   for (int w = 0; w < n / 32; w++) until += o.warp[w];
   o.begin[n + 1] = until;
