@@ -79,6 +79,8 @@ typedef struct dil_cuda_estimate {
                             it; -1: the run begins with an empty state */
   int64_t state;         /* bytes of the running state */
   int64_t state_stride;  /* state stride: one row in so many has a state */
+  int32_t documents;     /* the code that takes the call where the input of its mask is
+                            sorted and keeps documents apart; -1: there is none */
   int64_t workspace;     /* bytes that a run takes besides its tensors */
   dil_cuda_pass pass[DIL_BRANCH_MAX];
 } dil_cuda_estimate;
@@ -216,6 +218,10 @@ typedef const dil_cuda_module *(*dil_cuda_init)(void);
 
 /* The knob of "peak": the operations that a thread block does in one round. */
 enum { CUDA_PEAK_OPERATIONS };
+/* Of every family: 1 + the input that tells documents apart. Such a code is one of the
+ * plan without its mask (runtime/tables/documents_table.h), for packed calls. It runs
+ * beside the code of a pass, and takes none itself. 0: it is a code of the plan. */
+enum { CUDA_KNOB_DOCUMENTS_OF = DIL_CUDA_KNOBS - 1 };
 /* Knobs of the general family. PARTS: split-K, the parts into which the keys of
  * a row are cut; 0: the call decides. MANY: the code is for many rows and
  * leaves calls with few rows to the next code. WHOLE: the code takes no parts

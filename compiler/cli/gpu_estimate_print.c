@@ -97,6 +97,9 @@ static void estimate_print_pass(arena *a, const gpu_estimate *f, int32_t pass,
   fprintf(out, "pass %-6d%s, by %s, %s\n", pass, estimate_branches(a, f, pass),
           estimate_code(f, pass)->variant,
           quantity_time(f->pass[pass].seconds, time));
+  if (f->run.documents >= 0)
+    fprintf(out, "           by %s where its input is sorted\n",
+            f->codes.code[f->run.documents].variant);
   estimate_print_reason(a, &f->pass[pass], out);
   estimate_print_tiles(&f->run.pass[pass], out);
   estimate_print_blocks(f, pass, out);
@@ -217,6 +220,10 @@ json_t *gpu_estimate_json(arena *a, const gpu_estimate *f) {
                         "rank_state_bytes", (json_int_t)f->rank_state,
                         "workspace_bytes", (json_int_t)f->run.workspace,
                         "choice_seconds", f->choices, "predicted_seconds", f->seconds);
+  int32_t documents = f->run.documents;
+  json_object_set_new(o, "documents_kernel",
+                      documents < 0 ? json_null()
+                                    : json_string(f->codes.code[documents].variant));
   json_object_set_new(o, "share_of_peak",
                       f->share < 0 ? json_null() : json_real(f->share));
   return o;

@@ -11,7 +11,7 @@
 /* Counts the layouts of everything below, of dil_code, dil_env, the images of
  * plans, dil_cuda_code and what launches tell kernels (templates): another
  * number, another library. */
-enum { DIL_LIBRARY_ABI = 28 };
+enum { DIL_LIBRARY_ABI = 29 };
 /* The section with the library's description, JSON. */
 #define DIL_LIBRARY_SECTION ".dil.library"
 

@@ -156,7 +156,8 @@ static dil_status backward_lay_out(backward_run *b) {
   at->facts = 0;
   at->fast = round_up(backward_facts_count(b) * rows * DIL_FACTS * 4, 256);
   at->lists = at->fast + round_up(hopper_gradient_bytes(&b->run), 256);
-  at->state_o = at->lists + round_up(backward_list_bytes(b), 256);
+  at->documents = at->lists + round_up(backward_list_bytes(b), 256);
+  at->state_o = at->documents + backward_documents_bytes(b);
   at->state_lse =
       at->state_o +
       round_up(states * backward_outputs(t) * t->value_dim * 4, 256);

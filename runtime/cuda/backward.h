@@ -12,13 +12,15 @@ typedef struct backward_codes {
   const cuda_code *q, *k, *v;
   const cuda_code *inputs; /* NULL: no gradient of an input that scores read */
   const cuda_code *fast_q, *fast_k, *fast_v; /* NULL: there are none */
+  /* Of documents that a mask keeps apart, which run before the fast ones; NULL: none */
+  const cuda_code *documents_q, *documents_k, *documents_v;
   const cuda_code *general;                  /* bounds and states */
 } backward_codes;
 
 /* Where everything lies in the workspace. */
 typedef struct backward_layout {
-  int64_t facts, fast, lists, state_o, state_lse, sums[3], inputs, bounds, pass;
-  int64_t end;
+  int64_t facts, fast, lists, documents, state_o, state_lse, sums[3], inputs, bounds;
+  int64_t pass, end;
 } backward_layout;
 
 typedef struct backward_run {
@@ -58,16 +60,20 @@ dil_status backward_prepare(backward_run *b);
 dil_status backward_run_pass(backward_run *b, int32_t p, bool first);
 dil_status backward_run_sinks(backward_run *b, bool own, uint64_t branches);
 /* backward_fast.c: the codes of the fast kernels, there; the bytes of the sums to
- * which the fused form adds dQ, and of what kernels that gather rows need, 0 where the
- * call does not take them; the launches,
+ * which the fused form adds dQ, of what kernels that gather rows need, and of documents
+ * that a mask keeps apart, 0 where the call does not take them; the launches,
  * where the call suits them. The general kernels then work only if some sum was
  * not finite: they keep such numbers apart. */
 dil_status backward_have_fast_codes(backward_run *b);
 int64_t backward_fused_bytes(const backward_run *b);
 int64_t backward_list_bytes(const backward_run *b);
+int64_t backward_documents_bytes(const backward_run *b);
 /* Whether the fast kernels read lists alone, so that tables are made behind them, where
  * the general kernels work. */
 bool backward_reads_lists_alone(const backward_run *b);
+/* Whether the documents that a mask keeps apart have kernels of their own, which take the
+ * call where the input of the mask is sorted. */
+bool backward_has_documents(const backward_run *b);
 dil_status backward_run_fast(backward_run *b);
 /* The launches of a pass by the fast kernels, whose facts are there. */
 dil_status backward_run_fast_pass(backward_run *b, int32_t p,

@@ -16,10 +16,17 @@ static void estimate_add_code(const backward_run *b, const cuda_code *code,
     if (atomic_load(&codes->now[i]) == code) out->code[out->count++] = i;
 }
 
-/* Lists the codes in the order in which a pass takes them. */
+/* Lists the codes in the order in which a pass takes them; of documents that a mask keeps
+ * apart, those that run where its input is sorted. */
 static void estimate_add_codes(const backward_run *b, dil_backward_facts *out) {
   const backward_codes *of = &b->codes;
   out->refusal = backward_fast_refusal(b);
+  if (backward_has_documents(b)) {
+    estimate_add_code(b, of->documents_k, out);
+    if (of->documents_v != of->documents_k) estimate_add_code(b, of->documents_v, out);
+    estimate_add_code(b, of->documents_q, out);
+    return;
+  }
   if (!out->refusal) {
     estimate_add_code(b, of->fast_k, out);
     if (of->fast_v != of->fast_k) estimate_add_code(b, of->fast_v, out);

@@ -2,6 +2,7 @@
  * (hopper/hopper_gradient.c), where they take it. In: a prepared call. Out:
  * launches that write dQ, dK and dV. */
 #include "backward.h"
+#include "documents.h"
 #include "gather_gradient.h"
 #include "grid_gradient.h"
 #include "list_gradient.h"
@@ -45,6 +46,13 @@ static const special_gradients specials[SPECIALS] = {
     {GRADIENT_PATCHED, &cuda_grid_gradient, NULL, grid_gradient_refusal, NULL,
      grid_gradient_pass}};
 
+/* Their documents where a mask keeps these apart. */
+static void backward_keep_documents(backward_codes *of) {
+  of->documents_q = of->fast_q;
+  of->documents_k = of->fast_k;
+  of->documents_v = of->fast_v;
+}
+
 /* The kernels of a special kind, where one of them takes the call; else those of tiles
  * of neighbouring rows. */
 dil_status backward_have_fast_codes(backward_run *b) {
@@ -52,7 +60,9 @@ dil_status backward_have_fast_codes(backward_run *b) {
     dil_status status = backward_take_fast_codes(b, specials[i].kind);
     if (status || (b->codes.fast_q && !backward_fast_refusal(b))) return status;
   }
-  return backward_take_fast_codes(b, GRADIENT_FAST);
+  dil_status status = backward_take_fast_codes(b, GRADIENT_OF_DOCUMENTS);
+  backward_keep_documents(&b->codes);
+  return status ? status : backward_take_fast_codes(b, GRADIENT_FAST);
 }
 
 /* The special kind of a code; NULL: neighbouring rows. */
@@ -74,22 +84,44 @@ static bool backward_has_short_list(const backward_run *b) {
   return some;
 }
 
-const char *backward_fast_refusal(const backward_run *b) {
-  const backward_codes *codes = &b->codes;
+/* What `of`, the run of a code that makes dQ, says of the call. */
+static const char *backward_refused_by(const backward_run *b, const cuda_run *of,
+                                       const cuda_code *code) {
   const dil_backward_call *c = b->call;
-  gradient_run g = {.of = &b->run,
+  const special_gradients *special = code_special(code);
+  gradient_run g = {.of = of,
                     .lse_gradient = &c->lse,
                     .q = {.to = &c->dq},
                     .k = {.to = &c->dk},
                     .v = {.to = &c->dv}};
   bool states = backward_asks_states(b->kernel->table);
-  if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
-    return "no such kernel was made";
-  if (codes->inputs) return "gradients of an input that scores read";
+  if (b->codes.inputs) return "gradients of an input that scores read";
   if (backward_has_short_list(b)) return "a list of few keys";
   if (!states) g.o = c->forward.o; /* the state of a pass is always described */
-  const special_gradients *special = backward_special(b);
-  return (special ? special->refusal : hopper_gradient_refusal)(&g, codes->fast_q);
+  return (special ? special->refusal : hopper_gradient_refusal)(&g, code);
+}
+
+/* Why the fast kernels of the plan as it is do not make the gradients. */
+static const char *backward_plan_refusal(const backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  if (!codes->fast_q || !codes->fast_k || !codes->fast_v)
+    return "no such kernel was made";
+  return backward_refused_by(b, &b->run, codes->fast_q);
+}
+
+bool backward_has_documents(const backward_run *b) {
+  const backward_codes *codes = &b->codes;
+  documents_run d;
+  if (!codes->documents_q || !codes->documents_k || !codes->documents_v ||
+      !documents_pay(&b->run, codes->documents_q))
+    return false;
+  documents_fill(&b->kernel->codes, &b->run, codes->documents_q, NULL, 0, &d);
+  return !backward_refused_by(b, &d.run, codes->documents_q);
+}
+
+const char *backward_fast_refusal(const backward_run *b) {
+  const char *reason = backward_plan_refusal(b);
+  return reason && backward_has_documents(b) ? NULL : reason;
 }
 
 /* The codes of a packed call find the tiles of its documents in turn. */
@@ -143,27 +175,34 @@ static dil_status backward_begin_fused(backward_run *b,
       "clear sums");
 }
 
-static dil_status backward_run_fast_code(backward_run *b, int32_t p,
+static dil_status backward_run_fast_code(const gradient_run *g, int32_t p,
                                          const hopper_gradient_space *space,
                                          const cuda_code *code) {
-  cuda_spans *spans = b->run.device->spans;
-  int32_t span = spans_begin(spans, b->run.stream);
+  cuda_spans *spans = g->of->device->spans;
+  int32_t span = spans_begin(spans, g->of->stream);
   const special_gradients *special = code_special(code);
-  dil_status status = special ? special->pass(&b->gradient, space, code)
-                              : hopper_gradient_pass(&b->gradient, p, space, code);
-  spans_end(spans, span, b->run.stream, "pass", code->about.variant, p);
+  dil_status status = special ? special->pass(g, space, code)
+                              : hopper_gradient_pass(g, p, space, code);
+  spans_end(spans, span, g->of->stream, "pass", code->about.variant, p);
+  return status;
+}
+
+/* Runs each of a pass's codes once. */
+static dil_status backward_run_fast_codes(const gradient_run *g, int32_t p,
+                                          const hopper_gradient_space *space,
+                                          const cuda_code *k, const cuda_code *v,
+                                          const cuda_code *q) {
+  dil_status status = backward_run_fast_code(g, p, space, k);
+  if (!status && v != k) status = backward_run_fast_code(g, p, space, v);
+  if (!status && q != k) status = backward_run_fast_code(g, p, space, q);
   return status;
 }
 
 dil_status backward_run_fast_pass(backward_run *b, int32_t p,
                                   const hopper_gradient_space *space) {
   const backward_codes *codes = &b->codes;
-  dil_status status = backward_run_fast_code(b, p, space, codes->fast_k);
-  if (!status && codes->fast_v != codes->fast_k)
-    status = backward_run_fast_code(b, p, space, codes->fast_v);
-  if (!status && codes->fast_q != codes->fast_k)
-    status = backward_run_fast_code(b, p, space, codes->fast_q);
-  return status;
+  return backward_run_fast_codes(&b->gradient, p, space, codes->fast_k, codes->fast_v,
+                                 codes->fast_q);
 }
 
 dil_status backward_begin_fast(backward_run *b, hopper_gradient_space *space) {
@@ -187,7 +226,7 @@ dil_status backward_run_fast_alone(backward_run *b, int32_t p,
  * the others. */
 static bool backward_code_settles(const backward_run *b, const cuda_code *code) {
   const gradient_run g = {.of = &b->run};
-  return !backward_special(b) && hopper_gradient_settles(&g, code);
+  return code && !backward_special(b) && hopper_gradient_settles(&g, code);
 }
 
 bool backward_settles(const backward_run *b) {
@@ -225,15 +264,72 @@ dil_status backward_end_fast(backward_run *b,
   return status;
 }
 
+/* ---- documents that a mask keeps apart -------------------------------------- */
+
+int64_t backward_documents_bytes(const backward_run *b) {
+  const backward_codes *c = &b->codes;
+  const cuda_code *const codes[] = {c->documents_q, c->documents_k, c->documents_v};
+  int64_t most = 0;
+  documents_run d;
+  if (!backward_has_documents(b)) return 0;
+  documents_fill(&b->kernel->codes, &b->run, c->documents_q, NULL, 0, &d);
+  for (int32_t i = 0; i < 3; i++)
+    most = maximum(most, hopper_gradient_documents(&d.run, codes[i]));
+  return documents_bytes(&b->run, most);
+}
+
+/* Makes the gradients of the documents of batch row `row`, where there are some. */
+static dil_status backward_run_document_row(const backward_run *b, int64_t row,
+                                            const hopper_gradient_space *space,
+                                            documents_run *d) {
+  const backward_codes *codes = &b->codes;
+  const cuda_run *r = &b->run;
+  char *memory = (char *)b->gradient.facts + b->at.documents;
+  const dil_tensor q = documents_row(b->gradient.q.to, row),
+                   k = documents_row(b->gradient.k.to, row),
+                   v = documents_row(b->gradient.v.to, row);
+  hopper_gradient_space own = *space;
+  gradient_run g = b->gradient;
+  documents_fill(&b->kernel->codes, r, codes->documents_q, memory, row, d);
+  g.of = &d->run;
+  g.q.to = &q;
+  g.k.to = &k;
+  g.v.to = &v;
+  own.facts += row * r->table->heads * r->N * DIL_FACTS;
+  own.lists = d->run.workspace;
+  own.alone = backward_plan_refusal(b) != NULL;
+  return backward_run_fast_codes(&g, 0, &own, codes->documents_k, codes->documents_v,
+                                 codes->documents_q);
+}
+
+/* The passes behind it run where there are none. */
+static dil_status backward_run_documents(backward_run *b,
+                                         const hopper_gradient_space *space) {
+  documents_run d;
+  dil_status status = DIL_OK;
+  if (!backward_has_documents(b)) return DIL_OK;
+  for (int64_t row = 0; row < b->run.B && !status; row++)
+    status = backward_run_document_row(b, row, space, &d);
+  b->run.only_if = d.run.mixed;
+  return status;
+}
+
+/* Any code that makes dQ. */
+static const cuda_code *backward_code(const backward_run *b) {
+  return b->codes.fast_q ? b->codes.fast_q : b->codes.documents_q;
+}
+
 dil_status backward_run_fast(backward_run *b) {
   hopper_gradient_space space;
   if (backward_fast_refusal(b)) return DIL_OK;
+  bool runs = !backward_plan_refusal(b); /* not documents alone */
   dil_status status = backward_begin_fast(b, &space);
   if (!status)
-    status = hopper_gradient_facts(&b->gradient, 0, NULL, &space,
-                                   b->codes.fast_q);
-  for (int32_t p = 0; p < b->kernel->table->pass_count && !status; p++)
+    status = hopper_gradient_facts(&b->gradient, 0, NULL, &space, backward_code(b));
+  if (!status) status = backward_run_documents(b, &space);
+  for (int32_t p = 0; p < b->kernel->table->pass_count && runs && !status; p++)
     status = backward_run_fast_pass(b, p, &space);
+  b->run.only_if = NULL;
   return status ? status : backward_end_fast(b, &space);
 }
 

@@ -96,8 +96,8 @@ static dil_status codes_load(cuda_codes *c, const dil_cuda_code *from,
   cuda_code *code = &c->loaded[i];
   dil_status status =
       c->device ? code_load(c->device, from, code) : code_describe(from, code);
-  if (!status && code->family->open)
-    status = code->family->open(c->table, code);
+  const dil_table *table = code_is_of_documents(code) ? &c->documents.table : c->table;
+  if (!status && code->family->open) status = code->family->open(table, code);
   if (!status) atomic_store(&c->now[i], code);
   return status;
 }
@@ -114,6 +114,9 @@ dil_status codes_open(cuda_codes *codes, dil_cuda *device,
                       int32_t count, dil_more more, const void *context) {
   codes->device = device;
   codes->table = table;
+  for (int32_t i = 0; i < count; i++)
+    if (from[i].knob[CUDA_KNOB_DOCUMENTS_OF])
+      documents_table_fill(table, &codes->documents);
   codes->more = more;
   codes->context = context;
   pthread_mutex_init(&codes->lock, NULL);
@@ -136,7 +139,7 @@ static int32_t codes_find(const cuda_codes *codes, const cuda_run *r,
                           int32_t pass) {
   for (int32_t i = 0; i < codes->count; i++) {
     const cuda_code *code = atomic_load(&codes->now[i]);
-    if (code && (code->about.passes >> pass & 1) &&
+    if (code && (code->about.passes >> pass & 1) && !code_is_of_documents(code) &&
         !code->family->refusal(r, pass, code))
       return i;
   }
@@ -216,6 +219,7 @@ dil_status codes_take(cuda_codes *codes, const cuda_run *r, int32_t pass,
 
 static gradient_kind code_kind(const cuda_code *code) {
   const cuda_family *f = code->family;
+  if (code_is_of_documents(code)) return GRADIENT_OF_DOCUMENTS;
   if (f == &cuda_gather_gradient) return GRADIENT_GATHERED;
   if (f == &cuda_list_gradient) return GRADIENT_LISTED;
   if (f == &cuda_grid_gradient) return GRADIENT_PATCHED;
@@ -262,6 +266,20 @@ dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
   if (status || *code) return status;
   return dil_fail(DIL_UNSUPPORTED, "'%s' has no kernel for gradients here",
                   codes->table->name);
+}
+
+const cuda_code *codes_of_documents(const cuda_codes *codes) {
+  for (int32_t i = 0; i < codes->count; i++) {
+    const cuda_code *code = atomic_load(&codes->now[i]);
+    if (code && code->memory && code_is_of_documents(code) &&
+        code->family == &cuda_hopper)
+      return code;
+  }
+  return NULL;
+}
+
+bool code_is_of_documents(const cuda_code *code) {
+  return code->about.knob[CUDA_KNOB_DOCUMENTS_OF] != 0;
 }
 
 bool code_is_promised(const cuda_code *code) { return !code->library; }

@@ -5,6 +5,7 @@
 #define DIL_RUNTIME_CUDA_CODES_H
 
 #include "device.h"
+#include "runtime/tables/documents_table.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -19,6 +20,7 @@ enum { ROWS_MOVE, ROWS_RANDOM };
 typedef struct cuda_codes {
   dil_cuda *device;
   const dil_table *table;
+  documents_table documents; /* filled where some code is one of it */
   dil_more more;       /* makes a missing cubin; NULL: none is missing */
   const void *context; /* of `more` */
   int32_t count;
@@ -50,20 +52,26 @@ dil_status codes_take_gradient(cuda_codes *codes, int32_t makes, bool waits,
                                const cuda_code **code);
 /* Returns whether a code is promised only, and cannot be launched. */
 bool code_is_promised(const cuda_code *code);
+/* Returns whether a code is one of the plan without its mask, and takes no pass itself. */
+bool code_is_of_documents(const cuda_code *code);
 /* Kernels of gradients: for every call; the fast ones of a chip, of neighbouring rows,
- * of gathered ones, of those that lists of blocks name, or of patches of a grid. */
+ * of gathered ones, of those that lists of blocks name, of patches of a grid, or of
+ * documents that a mask keeps apart. */
 typedef enum gradient_kind {
   GRADIENT_GENERAL,
   GRADIENT_FAST,
   GRADIENT_GATHERED,
   GRADIENT_LISTED,
-  GRADIENT_PATCHED
+  GRADIENT_PATCHED,
+  GRADIENT_OF_DOCUMENTS
 } gradient_kind;
 /* Finds the code of a kind of fast kernels for it, with or without dropout; NULL:
  * there is none. */
 dil_status codes_take_fast_gradient(cuda_codes *codes, int32_t makes,
                                     gradient_kind kind, bool drop,
                                     const cuda_code **code);
+/* The code that runs documents forward which a mask keeps apart; NULL: there is none. */
+const cuda_code *codes_of_documents(const cuda_codes *codes);
 /* Waits for the last code. It has the kernels that compute bounds and that
  * begin and end states. */
 dil_status codes_take_last(cuda_codes *codes, const cuda_code **code);

@@ -4,6 +4,7 @@
  * shapes. Out: for each pass the code that takes it, its tiles and the key
  * blocks that they visit; states and workspace. A run asks the same questions
  * (kernel.c) of a device that is there. */
+#include "documents.h"
 #include "kernel.h"
 #include "runtime/base/pages.h"
 #include "runtime/base/status.h"
@@ -42,6 +43,7 @@ static const char *estimate_refusal(const cuda_codes *codes, const cuda_run *r,
   for (int32_t i = 0; i < (taken < 0 ? codes->count : taken); i++) {
     const cuda_code *code = &codes->loaded[i];
     bool asked = !code->family->few || r->N < DIL_FEW_ROWS;
+    asked &= !code_is_of_documents(code);
     if (asked && code->about.passes >> pass & 1)
       reason = code->family->refusal(r, pass, code);
   }
@@ -61,6 +63,7 @@ static dil_status estimate_passes(const dil_cuda_kernel *k, cuda_run *r,
   }
   dil_status status = kernel_lay_out(k, r, &at);
   if (status) return status;
+  out->documents = estimate_code_index(&k->codes, documents_code(&k->codes, r));
   out->state = at.bounds; /* before the bounds there are only states */
   out->workspace = at.end;
   return DIL_OK;
@@ -101,7 +104,7 @@ dil_status kernel_estimate(const dil_cuda_facts *facts, const dil_table *table,
                            dil_cuda_estimate *out) {
   const dil_cuda device = {.facts = *facts};
   dil_cuda_kernel k;
-  *out = (dil_cuda_estimate){.opening = -1};
+  *out = (dil_cuda_estimate){.opening = -1, .documents = -1};
   dil_status status = kernel_estimate_open(&k, table, code, count);
   cuda_run r = kernel_estimate_run(&k, &device, call, shard);
   if (!status) estimate_states(&k, &r, out);

@@ -447,7 +447,7 @@ dil_status general_tables(const cuda_run *r, const unsigned *only_if,
 
 dil_status general_bounds(const cuda_run *r, const cuda_code *code) {
   dil_status status = general_choose(r, code);
-  return status ? status : general_tables(r, NULL, code);
+  return status ? status : general_tables(r, r->only_if, code);
 }
 
 /* A warp begins 32 rows. */

@@ -3,6 +3,7 @@
  * table, codes, a call whose data are device memory. Out: launches. The call's
  * sizes and the device alone decide which code a pass takes. A run does not
  * wait for the device. */
+#include "documents.h"
 #include "general.h"
 #include "kernel.h"
 #include "spans.h"
@@ -16,6 +17,7 @@
 #include "runtime/rowset/walk.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -231,7 +233,8 @@ dil_status kernel_lay_out(const dil_cuda_kernel *k, const cuda_run *r,
   at->state_lse = round_up(count * k->table->value_dim * 4, 256);
   at->bounds = at->state_lse + round_up(count * 4, 256);
   at->pass = at->bounds + cuda_bounds_bytes(r);
-  at->end = at->pass + most;
+  at->documents = at->pass + round_up(most, 256);
+  at->end = at->documents + documents_forward_bytes(&k->codes, r);
   return DIL_OK;
 }
 
@@ -275,7 +278,8 @@ static dil_status kernel_run_all(dil_cuda_kernel *k, cuda_run *r) {
   if (r->call->packed.queries && !r->shard && !status)
     status = general_clear(r, general);
   if (status || r->B == 0 || r->N == 0) return status;
-  if (r->bounds) status = general_bounds(r, general);
+  if (r->documents) status = documents_forward(&k->codes, r);
+  if (r->bounds && !status) status = general_bounds(r, general);
   if (stateful && !r->shard && !status) status = general_begin(r, general);
   if (!status) status = kernel_run_passes(k, r);
   if ((stateful || k->leaves_out) && !r->shard && !status)
@@ -296,6 +300,7 @@ dil_status kernel_run_on_stream(dil_cuda_kernel *k, cuda_run *r) {
   if (at.state_lse) r->state_lse = (float *)(base + at.state_lse);
   if (at.pass > at.bounds) r->bounds = base + at.bounds;
   r->workspace = base + at.pass;
+  if (at.end > at.documents) r->documents = base + at.documents;
   status = kernel_run_all(k, r);
   dil_status given = workspace_give(k->device, r->stream, &w);
   if (!status) status = given;
@@ -423,6 +428,13 @@ dil_status kernel_open(dil_cuda_kernel *kernel, const dil_call *call,
 
 /* ---- questions ----------------------------------------------------------- */
 
+/* Adds a name to a text of `size` bytes. False: there is no room. */
+static bool kernel_add_name(const char *name, char *text, size_t size) {
+  size_t length = strlen(text);
+  int added = snprintf(text + length, size - length, "%s%s", length ? "+" : "", name);
+  return added >= 0 && (size_t)added < size - length;
+}
+
 /* Returns whether a pass before this one takes the same code. */
 static bool kernel_is_named(const dil_cuda_kernel *k, const cuda_run *r,
                             int32_t pass) {
@@ -436,19 +448,17 @@ dil_status kernel_variants(dil_cuda_kernel *kernel, const dil_call *call,
                            const dil_shard *shard, char *text, size_t size) {
   cuda_run r;
   dil_status status = kernel_check_call(kernel, call, shard, &r);
-  size_t length = 0;
   text[0] = 0;
   if (!status)
     status = kernel_run_entered(kernel, &r, NULL, kernel_load_passes);
-  for (int32_t p = 0; !status && p < kernel->table->pass_count; p++) {
+  const cuda_code *documents = status ? NULL : documents_code(&kernel->codes, &r);
+  bool room = true;
+  for (int32_t p = 0; !status && room && p < kernel->table->pass_count; p++) {
     const cuda_code *code = codes_choose(&kernel->codes, &r, p);
-    const char *name = code ? code->about.variant : "none";
-    if (kernel_is_named(kernel, &r, p)) continue;
-    int added = snprintf(text + length, size - length, "%s%s", p ? "+" : "",
-                         name);
-    if (added < 0 || (size_t)added >= size - length) break;
-    length += (size_t)added;
+    if (!kernel_is_named(kernel, &r, p))
+      room = kernel_add_name(code ? code->about.variant : "none", text, size);
   }
+  if (documents && room) kernel_add_name(documents->about.variant, text, size);
   return status;
 }
 

@@ -17,9 +17,9 @@ struct dil_cuda_kernel {
   atomic_llong workspace;  /* bytes of the last run */
 };
 
-/* Bytes of [state o][state lse][bounds of inputs][the neediest pass]. */
+/* Bytes of [state o][state lse][bounds of inputs][the neediest pass][documents]. */
 typedef struct kernel_layout {
-  int64_t state_lse, bounds, pass, end;
+  int64_t state_lse, bounds, pass, documents, end;
 } kernel_layout;
 
 /* Fills `chained`, `stateful` and `leaves_out`. */

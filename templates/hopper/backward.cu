@@ -221,6 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hopper_backward(const __grid_constant__ hopper_backward_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
   u32 base = shared_address(memory);
+#if PAIRWISE
+  if (run.of.only_if && !*run.of.only_if) return;
+#endif
   if (threadIdx.x == 0) init_barriers(base);
   __syncthreads();
   if (threadIdx.x < 128) {
@@ -243,5 +246,6 @@ extern "C" __global__ void __launch_bounds__(HOPPER_ORDER_THREADS)
   extern __shared__ __align__(1024) unsigned char memory[];
 #if DOCUMENTS
   order_documents(run.of, *(document_order *)memory);
+  if (run.of.alone && threadIdx.x == 0 && *run.of.mixed) *run.spoiled = 1;
 #endif
 }

@@ -238,6 +238,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hopper_forward(const __grid_constant__ hopper_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
   u32 base = shared_address(memory);
+#if PAIRWISE
+  if (run.only_if && !*run.only_if) return;
+#endif
 #if DROPS
   if (run.draws) {
     draw_words(run);

@@ -213,7 +213,18 @@ typedef struct hopper_launch {
    * {document, interval in it, class, tile of the interval}, those with many keys first.
    * There is room for so many; behind the last one, documents are -1. */
   int document_room;
+  int alone;                   /* of gradients, see `alike`: *spoiled becomes 1, too */
   int *document_tiles;
+  /* Where a mask keeps documents apart: the elements of its input, so far apart, of
+   * which equal ones are a document. hopper_documents writes `documents` then. NULL: the
+   * call brings them. Where the elements do not rise, or have more documents than
+   * `batches`, there is none, and *mixed becomes 1. Else it becomes 0, unless the launch
+   * `joins` one of another batch row. */
+  const int *alike;
+  long long alike_step;
+  unsigned *mixed;
+  const unsigned *only_if;     /* NULL, or the launch does nothing where this is 0 */
+  int joins;
   int relative;                  /* residues count from the interval's start */
   int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
   int group;                   /* query heads of a key head */

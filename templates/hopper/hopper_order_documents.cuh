@@ -20,6 +20,7 @@ struct document_order {
   int begin[HOPPER_ORDER_THREADS + 1];  // tiles of the documents before, of a block's
   int warp[HOPPER_ORDER_THREADS / 32];  // of a warp's documents
   int each;                             // tiles of a whole interval
+  int documents;                        // how many there may be
   document_tile kept[HOPPER_ORDER_KEPT]; // the first ones
 };
 static_assert(sizeof(document_order) <= HOPPER_ORDER_BYTES, "as the host counts");
@@ -53,16 +54,73 @@ DEVICE int document_tiles(const hopper_launch &run, int document, int each) {
   return whole * each + interval_tiles(run, span - whole * run.interval);
 }
 
+// The sum of a number over the threads of the block, up to the caller's.
+DEVICE int sum_of_threads(int sum, document_order &o) {
+  int n = (int)threadIdx.x;
+  sum = sum_of_lanes(sum);
+  if (n % 32 == 31) o.warp[n / 32] = sum;
+  __syncthreads();
+  for (int w = 0; w < n / 32; w++) sum += o.warp[w];
+  return sum;
+}
+
+// Counts the documents that begin in a warp's rows, and writes these rows to `to`, unless
+// it is null. Sets `falls` where rows do not rise.
+DEVICE int begins_of(const hopper_launch &run, int first, int end, int *to, bool &falls) {
+  const int GROUPS = 8; // of rows, a lane each, whose loads overlap
+  int lane = thread_index() % 32, count = 0;
+#pragma unroll 1
+  for (int at = first; at < end; at += 32 * GROUPS) {
+    int own[GROUPS], before[GROUPS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+      int row = min(at + 32 * g + lane, end - 1);
+      own[g] = run.alike[row * run.alike_step];
+      before[g] = run.alike[max(row - 1, 0) * run.alike_step];
+    }
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+      int row = at + 32 * g + lane;
+      bool begins = row < end && (own[g] > before[g] || row == 0);
+      unsigned all = __ballot_sync(~0u, begins);
+      if (to && begins) to[count + __popc(all & ((1u << lane) - 1))] = row;
+      count += __popc(all);
+      falls = falls || own[g] < before[g];
+    }
+  }
+  return count;
+}
+
+// Writes the offsets of the documents of `alike`, of which each warp has a range of rows.
+DEVICE void find_documents(const hopper_launch &run, document_order &o) {
+  const int WARPS = HOPPER_ORDER_THREADS / 32;
+  int n = (int)threadIdx.x, rows = run.document_rows;
+  int each = (rows + WARPS - 1) / WARPS;
+  int first = min(rows, n / 32 * each), end = min(rows, first + each);
+  int *offsets = (int *)run.documents;
+  bool falls = false;
+  int own = begins_of(run, first, end, nullptr, falls);
+  int fall = sum_of_threads(falls, o);
+  __syncthreads();
+  int until = sum_of_threads(n % 32 ? 0 : own, o);
+  if (n == HOPPER_ORDER_THREADS - 1) {
+    bool mixed = fall || until > run.batches;
+    o.documents = mixed ? 0 : until;
+    if (mixed || !run.joins) *run.mixed = mixed;
+  }
+  __syncthreads();
+  if (o.documents) begins_of(run, first, end, offsets + until - own, falls);
+  for (int d = o.documents + n; d <= run.batches; d += HOPPER_ORDER_THREADS)
+    offsets[d] = rows;
+  __syncthreads();
+}
+
 // Sets `begin` for the documents from number `first` on, a thread each. Returns the
 // number of their tiles.
 DEVICE int begin_documents(const hopper_launch &run, int first, document_order &o) {
   int n = (int)threadIdx.x, document = first + n;
-  int own = document < run.batches ? document_tiles(run, document, o.each) : 0;
-  int until = sum_of_lanes(own);
-  if (n % 32 == 31) o.warp[n / 32] = until;
-  __syncthreads();
-  for (int w = 0; w < n / 32; w++) until += o.warp[w];
-  o.begin[n + 1] = until;
+  int own = document < o.documents ? document_tiles(run, document, o.each) : 0;
+  o.begin[n + 1] = sum_of_threads(own, o);
   if (n == 0) o.begin[0] = 0;
   __syncthreads();
   return o.begin[HOPPER_ORDER_THREADS];
@@ -126,9 +184,9 @@ DEVICE void document_set(const hopper_launch &run, int place, const document_til
 // Adds the tiles to the counts of their levels, or puts them where these point. Then the
 // first ones of few documents are known.
 DEVICE void sort_documents(const hopper_launch &run, bool places, document_order &o) {
-  bool known = places && run.batches <= HOPPER_ORDER_THREADS;
+  bool known = places && o.documents <= HOPPER_ORDER_THREADS;
 #pragma unroll 1
-  for (int first = 0; first < run.batches; first += HOPPER_ORDER_THREADS) {
+  for (int first = 0; first < o.documents; first += HOPPER_ORDER_THREADS) {
     int tiles =
         known ? o.begin[HOPPER_ORDER_THREADS] : begin_documents(run, first, o);
 #pragma unroll 1
@@ -151,6 +209,8 @@ DEVICE void sort_documents(const hopper_launch &run, bool places, document_order
 
 DEVICE void order_documents(const hopper_launch &run, document_order &o) {
   int n = (int)threadIdx.x;
+  if (run.alike) find_documents(run, o);
+  else if (n == 0) o.documents = run.batches;
   if (n < HOPPER_LEVELS) o.count[n] = 0;
   if (n == 0) o.each = interval_tiles(run, run.interval);
 #pragma unroll 1

@@ -23,7 +23,8 @@ foretold() { # chip, options of both...
   "$DIL" explain "$@" --device cuda >"$TMP/before" || return 1
   "$DIL" run "$@" --device cuda --random 1 >"$TMP/after" || return 1
   # kernels of all passes, each once, as a run names them
-  before="$(sed -n 's/^pass .*, by \(.*\), .*/\1/p' "$TMP/before" |
+  before="$(sed -n 's/^pass .*, by \(.*\), .*/\1/p
+    s/^ *by \(.*\) where its input is sorted/\1/p' "$TMP/before" |
     awk '!seen[$0]++' | paste -sd +), $(sed -n 's/^workspace  //p' "$TMP/before")"
   after="$(sed -n 's/.*, variant \([^,]*\), .*plan .*/\1/p' "$TMP/after"), $(
     sed -n 's/.*, workspace //p' "$TMP/after")"

@@ -394,8 +394,10 @@ static dil_threads *pool_of(int32_t count) {
 static dil_status run_on_gpu(data *d, kernel_made *k) {
   if (!k->cuda) {
     k->compiled++;
-    k->cuda = gpu_kernel_make(k->plan, d->shape.seed % 2 == 0, k->problem,
-                              sizeof k->problem);
+    k->cuda = d->shape.whole
+                  ? gpu_kernel_make_whole(k->plan, k->problem, sizeof k->problem)
+                  : gpu_kernel_make(k->plan, d->shape.seed % 2 == 0, k->problem,
+                                    sizeof k->problem);
   }
   return k->cuda ? gpu_run(d, k->cuda) : DIL_INTERNAL;
 }

@@ -125,6 +125,7 @@ typedef struct call_shape {
   guard_layout layout;     /* of q, k, v and o */
   bool at_start;           /* guard pages before the data, not after */
   bool clean;              /* no NaN in unseen rows */
+  bool whole;              /* on a GPU: of a kernel that knows of no parts of sequences */
   bool train;
   uint64_t dropout_seed;
   double scale;            /* for `scale runtime` */

@@ -12,8 +12,9 @@
 static const gpu_strategy *const strategies[] = {
     &strategy_hopper_grid,     &strategy_hopper_gather,   &strategy_hopper_block_list,
     &strategy_hopper,
-    &strategy_hopper_pair,     &strategy_decode,          &strategy_gather_gradient,
-    &strategy_list_gradient,   &strategy_grid_gradient,   &strategy_hopper_gradient,
+    &strategy_hopper_pair,     &strategy_hopper_documents, &strategy_decode,
+    &strategy_gather_gradient, &strategy_list_gradient,   &strategy_grid_gradient,
+    &strategy_hopper_gradient, &strategy_documents_gradient,
     &strategy_gradient,        &strategy_general};
 
 static const gpu_fast *const fasts[] = {&fast_hopper};
@@ -119,6 +120,9 @@ static bool gpu_is_wanted(const gpu_request *r, const gpu_strategy *s,
                           const gpu_strategy *selected) {
   bool backward = r->common.plan->direction == DIL_BACKWARD;
   if (s == &strategy_gradient) return backward;
+  if (s == &strategy_hopper_documents || s == &strategy_documents_gradient)
+    return backward == (s == &strategy_documents_gradient) && !selected &&
+           gpu_wants_fast(r, NULL);
   bool special = gpu_is_special(s);
   if (special && selected) return false;
   if (s == &strategy_hopper_gradient || special)

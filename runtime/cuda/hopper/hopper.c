@@ -222,7 +222,7 @@ static dil_status hopper_prepare(const cuda_run *r, int32_t pass,
   dil_status status = refused ? DIL_OK : hopper_fill_maps(r, pass, code, l);
   pthread_mutex_unlock(&m->lock);
   hopper_fill_call(r, code, l);
-  hopper_fill_documents(r->call, m->table[pass], false, r->workspace, l);
+  hopper_fill_documents(r, m->table[pass], false, r->workspace, l);
   hopper_fill_finish(r, pass, m->table[pass], l);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   return status;

@@ -43,7 +43,7 @@ bool hopper_tiles_choose(const hopper_table *table, const hopper_place *place,
 
 /* hopper_documents.c: of a packed call, where its documents stand. All rows of a tensor
  * stand side by side. `tiles`: of hopper_documents_bytes. */
-void hopper_fill_documents(const dil_call *c, const hopper_table *table, bool holds_keys,
+void hopper_fill_documents(const cuda_run *r, const hopper_table *table, bool holds_keys,
                            void *tiles, hopper_launch *l);
 /* Why a kernel does not take the documents of a call; NULL: it does. `takes`: its knob
  * says so; `endless`: only some branches of a pass have segments. `bare`: a kernel clears

@@ -4,9 +4,17 @@
 #include "hopper.h"
 #include "runtime/base/arithmetic.h"
 
-void hopper_fill_documents(const dil_call *c, const hopper_table *table, bool holds_keys,
+void hopper_fill_documents(const cuda_run *r, const hopper_table *table, bool holds_keys,
                            void *tiles, hopper_launch *l) {
+  const dil_call *c = r->call;
+  l->only_if = r->only_if;
   if (!c->packed.queries) return;
+  if (r->alike) {
+    l->alike = r->alike->data;
+    l->alike_step = r->alike->stride[r->alike->rank - 1];
+    l->mixed = r->mixed;
+    l->joins = r->joins;
+  }
   l->documents = c->packed.queries;
   l->key_documents = c->packed.keys;
   l->document_rows = (int)c->q.shape[1];

@@ -179,6 +179,7 @@ void hopper_gradient_fill(const gradient_run *g, const hopper_gradient_space *sp
   l->query_heads = r->table->heads;
   l->query_rows = (int)r->N;
   l->spoiled = space->spoiled;
+  l->of.alone = space->alone;
   l->tops = space->tops;
   l->held_words = keys ? space->key_words : space->row_words;
   l->streamed_words = keys ? space->row_words : space->key_words;
@@ -212,7 +213,7 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
   pthread_mutex_unlock(&m->lock);
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
-  hopper_fill_documents(r->call, form.table, keys, space->lists, &l->of);
+  hopper_fill_documents(r, form.table, keys, space->lists, &l->of);
   if (l->of.documents) l->query_rows = l->of.document_rows;
   return status;
 }
@@ -272,7 +273,8 @@ static dil_status gradient_launch(const gradient_run *g, const cuda_code *code,
 bool hopper_gradient_opens(const gradient_run *g, const cuda_code *code) {
   const cuda_run *r = g->of;
   const gradient_memory *m = code->memory;
-  if (m->misses || r->call->lengths || r->call->packed.queries) return false;
+  bool packed = r->call->packed.queries && !r->alike; /* rows may have no document */
+  if (m->misses || r->call->lengths || packed) return false;
   if (!r->shard) return r->N <= r->M;
   const hopper_place all = gradient_place(r, 0, gradient_holds_keys(code));
   return code->family != &cuda_hopper_fused && all.low <= all.first &&

@@ -25,6 +25,8 @@ typedef struct hopper_gradient_space {
   char *lists;         /* of kernels that gather rows, or walk lists: see
                           gather_gradient.h and list_gradient.h. Of packed calls:
                           hopper_launch.document_tiles */
+  bool alone;          /* documents that a mask keeps apart, and no fast kernel has that
+                          mask: where there are none, `spoiled` is set */
 } hopper_gradient_space;
 
 /* The order of the entries of both. */

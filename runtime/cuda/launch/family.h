@@ -41,6 +41,15 @@ typedef struct cuda_run {       /* one call on one device */
    * `mean` and `sum` each pass resumes its own state. */
   float *state_o, *state_lse;
   char *bounds;                 /* of the inputs (input.c); NULL: none */
+  /* Where a mask keeps documents apart (documents.h). Of the run of the packed call: the
+   * input whose equal elements are a document, which the device looks at, and on the
+   * device 1 where they are not sorted. Of the other run, behind it: that number. */
+  const dil_tensor *alike;
+  unsigned *mixed;
+  bool joins;                   /* another batch row has written the number */
+  const unsigned *only_if;      /* on the device: the pass runs only where it is not 0;
+                                   NULL: always */
+  char *documents;              /* memory of documents.h; NULL: the call has none */
   char *workspace;              /* as many bytes as cuda_family.workspace
                                    says */
 } cuda_run;

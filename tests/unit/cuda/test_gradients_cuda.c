@@ -84,11 +84,13 @@ static double uneven_loss(const int64_t *at, double number) {
   return ldexp(number, -(int)(at[1] % 9));
 }
 
-static const struct {
+typedef struct asked_way {
   const char *name, *text;
   unsigned force;
   gradient_shape shape;
-} ways[] = {
+} asked_way;
+
+static const asked_way ways[] = {
     {"lse is made again",
      P(SMALL, "causal; segments 32, 64; dilations 1, 2;"),
      0,
@@ -310,25 +312,63 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static void try_way(int32_t i, dil_dtype dtype, int32_t seed,
+/* Of masks that keep documents apart alone: the numbers of three documents, the middle one
+ * long; and of sinks. */
+static double long_middle(int32_t index, const int64_t *at, const int64_t *shape) {
+  (void)shape;
+  if (index) return 0.5 + 0.25 * (double)at[0];
+  return at[1] < 70 + 20 * at[0] ? 3 : at[1] < 280 ? 4 : 9;
+}
+static double mixed_middle(int32_t index, const int64_t *at, const int64_t *shape) {
+  return at[1] == 100 ? 3 : long_middle(index, at, shape);
+}
+#define DOC "input doc : i32[B, M]; mask doc[b, i] == doc[b, j]; "
+#define APART(b) .batch = b, .queries = 300, .keys = 300, .input
+
+static const asked_way masked_ways[] = {
+    {"documents of a mask", P("heads 16 kv 4; head_dim 32", "causal; " DOC "branch { }"), 0,
+     {.call = {APART(2) = long_middle}}},
+    {"documents that are not sorted",
+     P("heads 16 kv 4; head_dim 32", "causal; " DOC "branch { }"), 0,
+     {.call = {APART(1) = mixed_middle}}},
+    {"documents, a window, sinks and a cap",
+     P("heads 8; head_dim 64", DOC "input z : f32[H] gradient; sink z[h]; "
+                               "score 4 * tanh(s / 4); branch { window 80, 40; }"), 0,
+     {.call = {APART(1) = long_middle}, .without_lse = true}},
+    {"documents, wide heads, not finite",
+     P("heads 8; head_dim 128", "causal; " DOC "branch { }"), 0,
+     {.call = {APART(1) = long_middle, .element = spoil}, .element = spoil_output}},
+    {"documents, wide heads, not sorted",
+     P("heads 8; head_dim 128", "causal; " DOC "branch { }"), 0,
+     {.call = {APART(1) = mixed_middle}}},
+};
+enum { MASKED_WAYS = sizeof masked_ways / sizeof *masked_ways };
+
+static void try_way(const asked_way *way, dil_dtype dtype, int32_t seed,
                     gradient_check *check) {
-  gradient_shape shape = ways[i].shape;
+  gradient_shape shape = way->shape;
   call_shape *call = &shape.call;
   if (!call->batch) call->batch = 1;
   if (!call->queries) call->queries = 90;
   if (!call->keys) call->keys = 90;
   call->seed += (uint32_t)seed + 1;
-  try(ways[i].name, ways[i].text, dtype, ways[i].force, shape, check);
+  try(way->name, way->text, dtype, way->force, shape, check);
 }
 
 START_TEST(asked) {
-  if (gpu_wanted()) try_way(_i / 3, dtypes[_i % 3], _i, gpu_gradient_problem);
+  if (gpu_wanted()) try_way(&ways[_i / 3], dtypes[_i % 3], _i, gpu_gradient_problem);
+}
+END_TEST
+
+START_TEST(asked_with_masks) {
+  if (gpu_wanted())
+    try_way(&masked_ways[_i], _i < 3 ? DIL_BF16 : DIL_F16, _i, gpu_gradient_problem_whole);
 }
 END_TEST
 
 START_TEST(asked_in_any_order) {
   if (gpu_wanted())
-    try_way(_i, dtypes[1 + _i % 2], _i, gpu_gradient_problem_any_order);
+    try_way(&ways[_i], dtypes[1 + _i % 2], _i, gpu_gradient_problem_any_order);
 }
 END_TEST
 
@@ -386,6 +426,10 @@ int main(void) {
   tcase_add_loop_test(tests, compared, 0, 3 * CASES);
   tcase_add_loop_test(tests, asked, 0, 3 * WAYS);
   suite_add_tcase(suite, tests);
+  TCase *masked = tcase_create("documents");
+  tcase_set_timeout(masked, 300);
+  tcase_add_loop_test(masked, asked_with_masks, 0, MASKED_WAYS);
+  suite_add_tcase(suite, masked);
   TCase *random = tcase_create("random");
   tcase_set_timeout(random, 300);
   tcase_add_test(random, random_patterns);

@@ -36,6 +36,15 @@ START_TEST(left_to_general) {
 }
 END_TEST
 
+/* A GPU of many processors leaves several batch rows of so few rows to the mask. */
+START_TEST(apart) {
+  if (gpu_leaves_case("apart", _i)) return;
+  gpu_case c = document_cases[_i];
+  c.shape.whole = true;
+  compute(&c, c.shape.batch > 1 ? "hopper" : "documents of", "general");
+}
+END_TEST
+
 /* One kernel, calls of more sizes than it keeps the numbers of, and again. */
 START_TEST(sizes_in_turn) {
   if (gpu_leaves_case("sizes in turn", CASES + _i)) return;
@@ -73,6 +82,10 @@ int main(void) {
   tcase_add_loop_test(tests, left_to_general, 0, LEFT);
   tcase_add_loop_test(tests, sizes_in_turn, 0, 2);
   suite_add_tcase(suite, tests);
+  TCase *masked = tcase_create("documents");
+  tcase_set_timeout(masked, 240);
+  tcase_add_loop_test(masked, apart, 0, DOCUMENT_CASES);
+  suite_add_tcase(suite, masked);
   TCase *training = tcase_create("dropout");
   tcase_set_timeout(training, 240);
   tcase_add_loop_test(training, dropped, 0, DROPPING);

@@ -72,6 +72,9 @@ void put_mask_bits(source_text *s, const plan *p);
  *                         const dil_pair &at)
  *         the keys that the masks may keep for rows of a range */
 void put_key_spans(source_text *s, const plan *p);
+/* The input of i32 by which the first predicate's mask keeps documents apart, and
+ * nothing else: `x[b, i] == x[b, j]` or `x[i] == x[j]`. -1: it is another mask. */
+int32_t mask_documents(const plan *p);
 /* A row's range of keys, as an expression over i; of SPAN_ALIKE, those of the first
  * and the last row of the range i. */
 void put_row_span(source_text *s, const plan *p, const key_span *x);
@@ -140,5 +143,7 @@ bool has_multiplicity(const dil_table *t);
 bool is_hiding(const plan *p);
 /* Returns whether scores or sinks read the number of their batch row, or its sizes. */
 bool reads_batch_row(const plan *p);
+/* Likewise the positions of pairs. */
+bool reads_positions(const plan *p);
 
 #endif

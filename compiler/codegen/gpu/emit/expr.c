@@ -334,22 +334,28 @@ static bool reads_own_row(const expr *e) {
          uses(e, EXPR_M_);
 }
 
-static bool read_own_row(expr *const *list, int32_t count) {
-  bool reads = false;
-  for (int32_t n = 0; n < count; n++) reads |= reads_own_row(list[n]);
-  return reads;
+static bool reads_pair(const expr *e) { return uses(e, EXPR_I_) || uses(e, EXPR_J_); }
+
+static bool some_of(expr *const *list, int32_t count, bool (*reads)(const expr *e)) {
+  bool some = false;
+  for (int32_t n = 0; n < count; n++) some |= reads(list[n]);
+  return some;
 }
 
-bool reads_batch_row(const plan *p) {
+/* Whether some score or sink reads it. */
+static bool some_score(const plan *p, bool (*reads)(const expr *e)) {
   const pattern *of = p->pattern;
   const dil_table *t = &p->table;
-  bool reads = t->sinks && read_own_row(of->sink, of->sink_count);
+  bool some = t->sinks && some_of(of->sink, of->sink_count, reads);
   for (int32_t b = 0; b < t->branch_count && t->sinks; b++)
-    reads |= read_own_row(of->branch[b].sink, of->branch[b].sink_count);
+    some |= some_of(of->branch[b].sink, of->branch[b].sink_count, reads);
   for (int32_t c = 0; c < t->chain_count && t->scored; c++)
-    for (int32_t n = 0; p->chain[c][n]; n++) reads |= reads_own_row(p->chain[c][n]);
-  return reads;
+    for (int32_t n = 0; p->chain[c][n]; n++) some |= reads(p->chain[c][n]);
+  return some;
 }
+
+bool reads_batch_row(const plan *p) { return some_score(p, reads_own_row); }
+bool reads_positions(const plan *p) { return some_score(p, reads_pair); }
 
 bool is_hiding(const plan *p) {
   for (int32_t c = 0; c < p->table.chain_count; c++)

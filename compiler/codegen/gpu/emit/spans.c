@@ -73,3 +73,13 @@ void put_key_spans(source_text *s, const plan *p) {
   }
   put(s, "  default: return r_any();\n  }\n}\n");
 }
+
+int32_t mask_documents(const plan *p) {
+  const expr *mask = p->table.predicate_count ? p->predicate[0] : NULL;
+  key_span x = mask ? key_span_of(mask) : (key_span){.kind = SPAN_NONE};
+  if (x.kind != SPAN_ALIKE) return -1;
+  bool own = x.row->count == 2 && x.row->arg[0]->op == EXPR_B_;
+  bool takes = p->pattern->input[x.row->integer].dtype == DIL_I32 &&
+               (own || x.row->count == 1);
+  return takes ? (int32_t)x.row->integer : -1;
+}

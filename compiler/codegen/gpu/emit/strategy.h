@@ -25,13 +25,14 @@ typedef struct gpu_strategy {
 
 extern const gpu_strategy strategy_general, strategy_hopper,
     strategy_hopper_pair, strategy_hopper_grid, strategy_hopper_gather,
-    strategy_hopper_block_list,
+    strategy_hopper_block_list, strategy_hopper_documents,
     strategy_decode;
 /* For backward plans alone, beside those of the forward call: gradient.c,
- * hopper/hopper_gradient.c, hopper/hopper_gather.c, hopper/hopper_block_list.c and
- * hopper/hopper_grid.c. */
+ * hopper/hopper_gradient.c, hopper/hopper_gather.c, hopper/hopper_block_list.c,
+ * hopper/hopper_grid.c and hopper/hopper_documents.c. */
 extern const gpu_strategy strategy_gradient, strategy_hopper_gradient,
-    strategy_gather_gradient, strategy_list_gradient, strategy_grid_gradient;
+    strategy_gather_gradient, strategy_list_gradient, strategy_grid_gradient,
+    strategy_documents_gradient;
 
 /* The fast family of a chip (see chips.def): what the module asks of it beyond
  * its strategies. */
