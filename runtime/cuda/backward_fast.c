@@ -115,7 +115,7 @@ bool backward_has_documents(const backward_run *b) {
   if (!codes->documents_q || !codes->documents_k || !codes->documents_v ||
       !documents_pay(&b->run, codes->documents_q))
     return false;
-  documents_fill(&b->kernel->codes, &b->run, codes->documents_q, NULL, 0, &d);
+  documents_fill(&b->kernel->codes, &b->run, codes->documents_q, NULL, &d);
   return !backward_refused_by(b, &d.run, codes->documents_q);
 }
 
@@ -272,44 +272,28 @@ int64_t backward_documents_bytes(const backward_run *b) {
   int64_t most = 0;
   documents_run d;
   if (!backward_has_documents(b)) return 0;
-  documents_fill(&b->kernel->codes, &b->run, c->documents_q, NULL, 0, &d);
+  documents_fill(&b->kernel->codes, &b->run, c->documents_q, NULL, &d);
   for (int32_t i = 0; i < 3; i++)
     most = maximum(most, hopper_gradient_documents(&d.run, codes[i]));
   return documents_bytes(&b->run, most);
 }
 
-/* Makes the gradients of the documents of batch row `row`, where there are some. */
-static dil_status backward_run_document_row(const backward_run *b, int64_t row,
-                                            const hopper_gradient_space *space,
-                                            documents_run *d) {
-  const backward_codes *codes = &b->codes;
-  const cuda_run *r = &b->run;
-  char *memory = (char *)b->gradient.facts + b->at.documents;
-  const dil_tensor q = documents_row(b->gradient.q.to, row),
-                   k = documents_row(b->gradient.k.to, row),
-                   v = documents_row(b->gradient.v.to, row);
-  hopper_gradient_space own = *space;
-  gradient_run g = b->gradient;
-  documents_fill(&b->kernel->codes, r, codes->documents_q, memory, row, d);
-  g.of = &d->run;
-  g.q.to = &q;
-  g.k.to = &k;
-  g.v.to = &v;
-  own.facts += row * r->table->heads * r->N * DIL_FACTS;
-  own.lists = d->run.workspace;
-  own.alone = backward_plan_refusal(b) != NULL;
-  return backward_run_fast_codes(&g, 0, &own, codes->documents_k, codes->documents_v,
-                                 codes->documents_q);
-}
-
 /* The passes behind it run where there are none. */
 static dil_status backward_run_documents(backward_run *b,
                                          const hopper_gradient_space *space) {
+  const backward_codes *codes = &b->codes;
   documents_run d;
-  dil_status status = DIL_OK;
   if (!backward_has_documents(b)) return DIL_OK;
-  for (int64_t row = 0; row < b->run.B && !status; row++)
-    status = backward_run_document_row(b, row, space, &d);
+  char *memory = (char *)b->gradient.facts + b->at.documents;
+  hopper_gradient_space own = *space;
+  gradient_run g = b->gradient;
+  documents_fill(&b->kernel->codes, &b->run, codes->documents_q, memory, &d);
+  g.of = &d.run;
+  own.lists = d.run.workspace;
+  own.alone = backward_plan_refusal(b) != NULL;
+  dil_status status =
+      backward_run_fast_codes(&g, 0, &own, codes->documents_k, codes->documents_v,
+                              codes->documents_q);
   b->run.only_if = d.run.mixed;
   return status;
 }

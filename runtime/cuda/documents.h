@@ -9,20 +9,17 @@
 
 #include "codes.h"
 
-/* The packed call of a batch row. The run points to the call here, which stays where it
- * is. */
+/* The packed call of a call: its tensors keep their batch rows, whose documents follow one
+ * another. The run points to the call here, which stays where it is. */
 typedef struct documents_run {
   cuda_run run;
   dil_call call;
-  dil_tensor alike;
 } documents_run;
 
-/* Fills the packed call of batch row b. `code` is one of documents; `memory` is of
- * documents_bytes, and serves all batch rows. NULL: the run is for questions alone. */
+/* Fills the packed call of a call. `code` is one of documents; `memory` is of
+ * documents_bytes. NULL: the run is for questions alone. */
 void documents_fill(const cuda_codes *codes, const cuda_run *r, const cuda_code *code,
-                    char *memory, int64_t b, documents_run *d);
-/* The tensor of batch row b alone. */
-dil_tensor documents_row(const dil_tensor *t, int64_t b);
+                    char *memory, documents_run *d);
 /* Whether it pays to ask the device for the documents of a call. */
 bool documents_pay(const cuda_run *r, const cuda_code *code);
 /* The memory that a packed call needs, with `most` bytes for the tiles of documents. */

@@ -181,6 +181,7 @@ enum { HOPPER_LEVELS = 256 }; /* of tiles that are sorted */
 /* The block that sorts those of documents: its threads, the tiles that it remembers, and
  * its shared memory. */
 enum { HOPPER_ORDER_THREADS = 512, HOPPER_ORDER_KEPT = 1024, HOPPER_ORDER_BYTES = 24576 };
+enum { HOPPER_ALIKE_ROWS = 256 }; /* that a warp looks at together: at most a batch row */
 
 typedef struct hopper_launch {
   short query_rest[HOPPER_RESTS], key_rest[HOPPER_RESTS]; /* number of rows
@@ -208,23 +209,22 @@ typedef struct hopper_launch {
    * begins among the rows of queries and of keys. Here too all other fields assume M
    * keys and `queries` rows, the most of a document: see away_of and late_of. */
   const int *documents, *key_documents;
-  int document_rows, document_keys; /* of the tensors of a packed call */
+  int document_rows, document_keys; /* of the tensors, all batch rows together */
+  int batch_rows;              /* of those that tiles hold, of a batch row there */
   /* Of a packed call: its sections, each the tiles of all heads at the same rows, as
    * {document, interval in it, class, tile of the interval}, those with many keys first.
    * There is room for so many; behind the last one, documents are -1. */
   int document_room;
   int alone;                   /* of gradients, see `alike`: *spoiled becomes 1, too */
   int *document_tiles;
-  /* Where a mask keeps documents apart: the elements of its input, so far apart, of
-   * which equal ones are a document. hopper_documents writes `documents` then. NULL: the
-   * call brings them. Where the elements do not rise, or have more documents than
-   * `batches`, there is none, and *mixed becomes 1. Else it becomes 0, unless the launch
-   * `joins` one of another batch row. */
+  /* Where a mask keeps documents apart: the elements of its input, of which equal ones
+   * of a batch row are a document, and how far apart batch rows and elements are.
+   * hopper_documents writes `documents` then. NULL: the call brings them. *mixed becomes 1
+   * where elements fall, or have more documents than `batches`; then there is none. */
   const int *alike;
-  long long alike_step;
+  long long alike_batch, alike_step;
   unsigned *mixed;
   const unsigned *only_if;     /* NULL, or the launch does nothing where this is 0 */
-  int joins;
   int relative;                  /* residues count from the interval's start */
   int segments[HOPPER_SEGMENTS]; /* lengths; 0: no end */
   int group;                   /* query heads of a key head */

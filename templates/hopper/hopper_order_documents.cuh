@@ -67,21 +67,25 @@ DEVICE int sum_of_threads(int sum, document_order &o) {
 // Counts the documents that begin in a warp's rows, and writes these rows to `to`, unless
 // it is null. Sets `falls` where rows do not rise.
 DEVICE int begins_of(const hopper_launch &run, int first, int end, int *to, bool &falls) {
-  const int GROUPS = 8; // of rows, a lane each, whose loads overlap
+  const int GROUPS = HOPPER_ALIKE_ROWS / 32; // of rows, a lane each; their loads overlap
   int lane = thread_index() % 32, count = 0;
 #pragma unroll 1
-  for (int at = first; at < end; at += 32 * GROUPS) {
-    int own[GROUPS], before[GROUPS];
+  for (int at = first; at < end; at += HOPPER_ALIKE_ROWS) {
+    int own[GROUPS], before[GROUPS], place[GROUPS];
+    int from = at / run.batch_rows; // a batch row has no fewer rows than all groups
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
-      int row = min(at + 32 * g + lane, end - 1);
-      own[g] = run.alike[row * run.alike_step];
-      before[g] = run.alike[max(row - 1, 0) * run.alike_step];
+      int row = min(at + 32 * g + lane, end - 1) - from * run.batch_rows;
+      bool next = row >= run.batch_rows;
+      place[g] = next ? row - run.batch_rows : row;
+      const int *x = run.alike + (from + next) * run.alike_batch;
+      own[g] = x[place[g] * run.alike_step];
+      before[g] = x[max(place[g] - 1, 0) * run.alike_step];
     }
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
       int row = at + 32 * g + lane;
-      bool begins = row < end && (own[g] > before[g] || row == 0);
+      bool begins = row < end && (own[g] > before[g] || place[g] == 0);
       unsigned all = __ballot_sync(~0u, begins);
       if (to && begins) to[count + __popc(all & ((1u << lane) - 1))] = row;
       count += __popc(all);
@@ -106,7 +110,7 @@ DEVICE void find_documents(const hopper_launch &run, document_order &o) {
   if (n == HOPPER_ORDER_THREADS - 1) {
     bool mixed = fall || until > run.batches;
     o.documents = mixed ? 0 : until;
-    if (mixed || !run.joins) *run.mixed = mixed;
+    *run.mixed = mixed;
   }
   __syncthreads();
   if (o.documents) begins_of(run, first, end, offsets + until - own, falls);

@@ -83,7 +83,7 @@ static hopper_place hopper_place_of(const cuda_run *r, int32_t pass) {
   hopper_place place = r->shard
                            ? hopper_place_shard(r->table, pass, r->shard, r->B)
                            : hopper_place_whole(r->B, r->N, r->M);
-  if (r->call->packed.queries) place.packed = r->call->q.shape[1];
+  if (r->call->packed.queries) place.packed = cuda_rows(r);
   place.shorter = r->call->lengths || place.packed;
   return place;
 }

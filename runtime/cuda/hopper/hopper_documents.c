@@ -11,14 +11,15 @@ void hopper_fill_documents(const cuda_run *r, const hopper_table *table, bool ho
   if (!c->packed.queries) return;
   if (r->alike) {
     l->alike = r->alike->data;
+    l->alike_batch = r->alike->rank > 1 ? r->alike->stride[0] : 0;
     l->alike_step = r->alike->stride[r->alike->rank - 1];
     l->mixed = r->mixed;
-    l->joins = r->joins;
   }
   l->documents = c->packed.queries;
   l->key_documents = c->packed.keys;
-  l->document_rows = (int)c->q.shape[1];
-  l->document_keys = (int)c->k.shape[1];
+  l->document_rows = (int)(c->q.shape[0] * c->q.shape[1]);
+  l->document_keys = (int)(c->k.shape[0] * c->k.shape[1]);
+  l->batch_rows = (int)(holds_keys ? c->k.shape[1] : c->q.shape[1]);
   l->document_tiles = tiles;
   int held = holds_keys ? l->document_keys : l->document_rows;
   int streamed = holds_keys ? l->document_rows : l->document_keys;
@@ -33,7 +34,7 @@ const char *hopper_refuses_documents(const cuda_run *r, bool takes, bool endless
   enum { UNEVEN = 16 };
   if (!takes) return "masks, dropout, crossing segments or the numbers of documents";
   if (endless) return "documents where only some branches have segments";
-  return bare && r->B * r->N > UNEVEN * r->call->q.shape[1]
+  return bare && r->B * r->N > UNEVEN * cuda_rows(r)
              ? "documents of very uneven length, some of whose rows no branch selects"
              : NULL;
 }

@@ -103,6 +103,12 @@ static hopper_place gradient_place_keys(const cuda_run *r) {
                         .M = r->shard->M, .shard = true};
 }
 
+/* Of a packed call: the rows of the tensors that tiles hold. */
+static int64_t gradient_held_rows(const cuda_run *r, bool holds_keys) {
+  const dil_tensor *held = holds_keys ? &r->call->k : &r->call->q;
+  return held->shape[0] * held->shape[1];
+}
+
 /* Rows that tiles hold, as rows; rows that they stream, as keys. */
 static hopper_place gradient_place(const cuda_run *r, int32_t pass,
                                    bool holds_keys) {
@@ -110,8 +116,7 @@ static hopper_place gradient_place(const cuda_run *r, int32_t pass,
     return holds_keys ? gradient_place_keys(r)
                       : hopper_place_shard(r->table, pass, r->shard, r->B);
   hopper_place place = hopper_place_whole(r->B, r->N, r->M);
-  if (r->call->packed.queries)
-    place.packed = (holds_keys ? &r->call->k : &r->call->q)->shape[1];
+  if (r->call->packed.queries) place.packed = gradient_held_rows(r, holds_keys);
   place.shorter = r->call->lengths || place.packed;
   if (!holds_keys) return place;
   place.rows = r->M;
@@ -214,7 +219,7 @@ static dil_status gradient_prepare(const gradient_run *g, int32_t pass,
   if (refused) return dil_fail(DIL_USAGE, "more than 2^30 tiles in one call");
   hopper_gradient_fill(g, space, code->about.knob[GRADIENT_KNOB_MAKES], l);
   hopper_fill_documents(r, form.table, keys, space->lists, &l->of);
-  if (l->of.documents) l->query_rows = l->of.document_rows;
+  if (l->of.documents) l->query_rows = (int)r->call->q.shape[1];
   return status;
 }
 
@@ -362,8 +367,7 @@ int64_t hopper_gradient_sums(const cuda_run *r, const cuda_code *code) {
 
 int64_t hopper_gradient_documents(const cuda_run *r, const cuda_code *code) {
   const gradient_memory *m = code->memory;
-  const dil_call *c = r->call;
-  int64_t rows = (gradient_holds_keys(code) ? &c->k : &c->q)->shape[1], bytes = 0;
+  int64_t rows = gradient_held_rows(r, gradient_holds_keys(code)), bytes = 0;
   for (int32_t p = 0; p < r->table->pass_count; p++)
     bytes = maximum(bytes, hopper_documents_bytes(&m->table[p], r->B, rows));
   return bytes;

@@ -46,7 +46,6 @@ typedef struct cuda_run {       /* one call on one device */
    * device 1 where they are not sorted. Of the other run, behind it: that number. */
   const dil_tensor *alike;
   unsigned *mixed;
-  bool joins;                   /* another batch row has written the number */
   const unsigned *only_if;      /* on the device: the pass runs only where it is not 0;
                                    NULL: always */
   char *documents;              /* memory of documents.h; NULL: the call has none */
@@ -70,7 +69,7 @@ static inline int64_t cuda_state_rows(const cuda_run *r) {
 /* Query rows of all batch rows, or of a packed call's tensors. */
 static inline int64_t cuda_rows(const cuda_run *r) {
   const dil_call *c = r->call;
-  return c->packed.queries ? c->q.shape[1] : r->B * r->N;
+  return c->packed.queries ? c->q.shape[0] * c->q.shape[1] : r->B * r->N;
 }
 
 typedef struct cuda_family {
