@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 }
 
 // One block of this runs before a packed call.
-extern "C" __global__ void __launch_bounds__(HOPPER_ORDER_THREADS)
+extern "C" __global__ void __launch_bounds__(HOPPER_ORDER_THREADS, 1)
     hopper_documents(const __grid_constant__ hopper_backward_launch run) {
   extern __shared__ __align__(1024) unsigned char memory[];
 #if DOCUMENTS

@@ -10,6 +10,10 @@
 #include "templates/hopper/hopper_launch.h"
 #include "templates/shared/document.h"
 
+#ifndef ALIKE
+#define ALIKE 0 // 1: a mask keeps documents apart, by hopper_launch.alike
+#endif
+
 DEVICE bool has_documents(const hopper_launch *run) {
   return DOCUMENTS && run->documents;
 }

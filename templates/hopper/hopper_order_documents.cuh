@@ -64,6 +64,7 @@ DEVICE int sum_of_threads(int sum, document_order &o) {
   return sum;
 }
 
+#if ALIKE
 // Counts the documents that begin in a warp's rows, and writes these rows to `to`, unless
 // it is null. Sets `falls` where rows do not rise.
 DEVICE int begins_of(const hopper_launch &run, int first, int end, int *to, bool &falls) {
@@ -71,21 +72,23 @@ DEVICE int begins_of(const hopper_launch &run, int first, int end, int *to, bool
   int lane = thread_index() % 32, count = 0;
 #pragma unroll 1
   for (int at = first; at < end; at += HOPPER_ALIKE_ROWS) {
-    int own[GROUPS], before[GROUPS], place[GROUPS];
+    int own[GROUPS], before[GROUPS];
+    unsigned opens = 0; // bit g: a batch row
     int from = at / run.batch_rows; // a batch row has no fewer rows than all groups
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
       int row = min(at + 32 * g + lane, end - 1) - from * run.batch_rows;
       bool next = row >= run.batch_rows;
-      place[g] = next ? row - run.batch_rows : row;
-      const int *x = run.alike + (from + next) * run.alike_batch;
-      own[g] = x[place[g] * run.alike_step];
-      before[g] = x[max(place[g] - 1, 0) * run.alike_step];
+      row -= next ? run.batch_rows : 0;
+      const int *x = run.alike + (from + next) * run.alike_batch + row * run.alike_step;
+      own[g] = *x;
+      before[g] = x[row ? -run.alike_step : 0];
+      opens |= (row == 0) << g;
     }
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
       int row = at + 32 * g + lane;
-      bool begins = row < end && (own[g] > before[g] || place[g] == 0);
+      bool begins = row < end && (own[g] > before[g] || opens >> g & 1);
       unsigned all = __ballot_sync(~0u, begins);
       if (to && begins) to[count + __popc(all & ((1u << lane) - 1))] = row;
       count += __popc(all);
@@ -118,6 +121,7 @@ DEVICE void find_documents(const hopper_launch &run, document_order &o) {
     offsets[d] = rows;
   __syncthreads();
 }
+#endif
 
 // Sets `begin` for the documents from number `first` on, a thread each. Returns the
 // number of their tiles.
@@ -213,8 +217,11 @@ DEVICE void sort_documents(const hopper_launch &run, bool places, document_order
 
 DEVICE void order_documents(const hopper_launch &run, document_order &o) {
   int n = (int)threadIdx.x;
-  if (run.alike) find_documents(run, o);
-  else if (n == 0) o.documents = run.batches;
+#if ALIKE
+  find_documents(run, o);
+#else
+  if (n == 0) o.documents = run.batches;
+#endif
   if (n < HOPPER_LEVELS) o.count[n] = 0;
   if (n == 0) o.each = interval_tiles(run, run.interval);
 #pragma unroll 1

@@ -110,7 +110,8 @@ DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
   shared_store(plan + 16, x.position, k.stride, x.rows,
                run.instances[x.instance].head);
   if (DOCUMENTS) row += held_away(away = away_of(&run, batch));
-  if (DOCUMENTS && HOLDS_KEYS) shared_set(plan + AT_LATE, late_of(&run, batch));
+#if ALIKE // the order in which ptxas keeps everything in registers
+  if (HOLDS_KEYS) shared_set(plan + AT_LATE, late_of(&run, batch));
   if (has_documents(&run)) {
     shift = streamed_shift(&run, batch);
     row += held_shift(&run, batch);
@@ -119,6 +120,15 @@ DEVICE void plan_tile(const hopper_launch &run, const tile &x, u32 plan) {
     shift -= batch * run.batch_rows;
   }
   shared_store(plan, shift, x.klass, x.instance, away);
+#else
+  if (has_documents(&run)) shift = streamed_shift(&run, batch);
+  shared_store(plan, shift, x.klass, x.instance, away);
+  if (DOCUMENTS && HOLDS_KEYS) shared_set(plan + AT_LATE, late_of(&run, batch));
+  if (has_documents(&run)) {
+    row += held_shift(&run, batch);
+    batch = 0;
+  }
+#endif
   map_row at = map_row_of(row, k.stride, k.slot, run.query_rest[k.slot]);
   shared_store(plan + 32, at.row, at.phase, at.map, batch);
 }

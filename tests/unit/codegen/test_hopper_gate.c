@@ -159,6 +159,34 @@ START_TEST(decoding) {
 }
 END_TEST
 
+/* Documents that a mask keeps apart, and the height of the tiles that they take. */
+static const struct {
+  const char *body;
+  int32_t tile_rows;
+} masked_documents[] = {{"head_dim 64; causal;", 192},
+             {"head_dim 128; window 1024, 0;", 128},
+             {"head_dim 64; causal; score 30 * tanh(s / 30);", 192}};
+enum { MASKED_DOCUMENTS = sizeof masked_documents / sizeof *masked_documents };
+
+START_TEST(documents) {
+  char text[300];
+  if (!gate_has_compiler()) return;
+  snprintf(text, sizeof text, "pattern p { heads 4 kv 2; dtype bf16; %s input doc : "
+           "i32[B, M]; mask doc[b, i] == doc[b, j]; branch { } }", masked_documents[_i].body);
+  tested_pattern *s = tested_pattern_new("documents", text, NULL, 0);
+  gpu_request request = {.common = {gate_plan(s, 0)}, .arch = 90, .only = "hopper",
+                         .full_sequences_only = true};
+  gpu_codes codes = {0};
+  dil_status status = gpu_compiler()->common.compile(&request.common, &codes);
+  ck_assert_msg(status == DIL_OK && codes.count == 1, "%s: %s", text, dil_last_error());
+  ck_assert_int_eq(codes.code[0].knob[CUDA_KNOB_DOCUMENTS_OF], 1);
+  ck_assert_int_eq(codes.code[0].knob[HOPPER_KNOB_DOCUMENTS], 1);
+  ck_assert_int_eq(codes.code[0].tile_rows, masked_documents[_i].tile_rows);
+  free(codes.code[0].cubin);
+  tested_pattern_free(s);
+}
+END_TEST
+
 /* Gradients over grids: both directions have shapes of their own. */
 static const char *const grid_gradients[] = {
     "head_dim 64; dtype bf16; grid 128 x 128; neighborhood 13 x 13;",
@@ -239,6 +267,7 @@ int main(void) {
   tcase_add_loop_test(tests, listed_blocks, 0, LIST_SIZES);
   tcase_add_loop_test(tests, listed_gradients, 0, LIST_GRADIENTS);
   tcase_add_loop_test(tests, decoding, 0, FEW_ROWS);
+  tcase_add_loop_test(tests, documents, 0, MASKED_DOCUMENTS);
   tcase_add_loop_test(tests, gradients_of_grids, 0, GRID_GRADIENTS);
   tcase_add_loop_test(tests, fused_gradients_on_hopper, 0, FUSED_SIZES);
   suite_add_tcase(suite, tests);

@@ -57,8 +57,9 @@ static bool documents_write(const gpu_request *r, const gpu_strategy *by, int32_
   documents_plan d;
   gpu_request own;
   char plain[sizeof code->variant];
-  if (!documents_fill(r, &d, &own) || !by->write(&own, variant, fallback, code, text))
-    return false;
+  if (!documents_fill(r, &d, &own)) return false;
+  put(text, "#define ALIKE 1\n");
+  if (!by->write(&own, variant, fallback, code, text)) return false;
   code->knob[CUDA_KNOB_DOCUMENTS_OF] = 1 + mask_documents(r->common.plan);
   memcpy(plain, code->variant, sizeof plain);
   snprintf(code->variant, sizeof code->variant, "documents of %.60s", plain);
