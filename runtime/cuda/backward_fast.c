@@ -84,7 +84,7 @@ static bool backward_has_short_list(const backward_run *b) {
   return some;
 }
 
-/* What `of`, the run of a code that makes dQ, says of the call. */
+/* Asks a code that makes dQ why it does not take its run `of`; NULL: it does. */
 static const char *backward_refused_by(const backward_run *b, const cuda_run *of,
                                        const cuda_code *code) {
   const dil_backward_call *c = b->call;

@@ -143,7 +143,7 @@ bool has_multiplicity(const dil_table *t);
 bool is_hiding(const plan *p);
 /* Returns whether scores or sinks read the number of their batch row, or its sizes. */
 bool reads_batch_row(const plan *p);
-/* Likewise the positions of pairs. */
+/* Returns whether they read the positions of pairs. */
 bool reads_positions(const plan *p);
 
 #endif
