@@ -57,10 +57,11 @@ void documents_fill(const cuda_codes *codes, const cuda_run *r, const cuda_code 
 /* ---- forward ------------------------------------------------------------- */
 
 const cuda_code *documents_code(const cuda_codes *codes, const cuda_run *r) {
-  const cuda_code *code = codes_of_documents(codes), *other = codes_choose(codes, r, 0);
+  const cuda_code *code = codes_of_documents(codes);
   documents_run d;
-  if (!code || !other || other->family != &cuda_hopper || !documents_pay(r, code))
-    return NULL;
+  if (!code || !documents_pay(r, code)) return NULL; /* most calls are not asked further */
+  const cuda_code *other = codes_choose(codes, r, 0);
+  if (!other || other->family != &cuda_hopper) return NULL;
   documents_fill(codes, r, code, NULL, &d);
   return code->family->refusal(&d.run, 0, code) ? NULL : code;
 }
