@@ -29,9 +29,9 @@ static bool documents_are_alike(const plan *p) {
 
 static bool documents_fill(const gpu_request *r, documents_plan *d, gpu_request *own) {
   const plan *p = r->common.plan;
-  if (r->knobs || !r->full_sequences_only || !documents_are_alike(p) ||
-      mask_documents(p) < 0)
-    return false;
+  bool shards = p->direction == DIL_BACKWARD ? r->gradients_of_shards
+                                             : !r->full_sequences_only;
+  if (r->knobs || shards || !documents_are_alike(p) || mask_documents(p) < 0) return false;
   documents_table_fill(&p->table, &d->table);
   d->plan = *p;
   d->plan.table = d->table.table;
@@ -96,18 +96,13 @@ const gpu_strategy strategy_hopper_documents = {"hopper", 0, hopper_documents_ca
 /* ---- gradients ----------------------------------------------------------- */
 
 static bool documents_gradient_can(const gpu_request *r, char *reason, size_t size) {
-  bool shards = r->gradients_of_shards;
-  gpu_request whole = *r;
-  whole.full_sequences_only = !shards; /* gradients clear it */
-  return documents_can(&whole, &strategy_hopper_gradient, reason, size);
+  return documents_can(r, &strategy_hopper_gradient, reason, size);
 }
 
 static bool documents_gradient_write(const gpu_request *r, int32_t variant,
                                      int32_t fallback, dil_cuda_code *code,
                                      source_text *text) {
-  gpu_request whole = *r;
-  whole.full_sequences_only = !r->gradients_of_shards;
-  return documents_write(&whole, &strategy_hopper_gradient, variant, fallback, code, text);
+  return documents_write(r, &strategy_hopper_gradient, variant, fallback, code, text);
 }
 
 const gpu_strategy strategy_documents_gradient = {"hopper gradient", 0,
