@@ -36,12 +36,11 @@ START_TEST(left_to_general) {
 }
 END_TEST
 
-/* A GPU of many processors leaves several batch rows of so few rows to the mask. */
 START_TEST(apart) {
   if (gpu_leaves_case("apart", _i)) return;
   gpu_case c = document_cases[_i];
   c.shape.whole = true;
-  compute(&c, c.shape.batch > 1 ? "hopper" : "documents of", "general");
+  compute(&c, "documents of", "general");
 }
 END_TEST
 
